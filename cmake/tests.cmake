@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# tests/unit/test_*.c: each a cmocka program of its own, linked with the static library and the oracle.
+enable_testing()
+file(GLOB FERRY_UNIT_TESTS CONFIGURE_DEPENDS tests/unit/test_*.c)
+if(FERRY_UNIT_TESTS)
+  find_package(PkgConfig REQUIRED)
+  pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
+endif()
+foreach(source ${FERRY_UNIT_TESTS})
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(${name} ${source})
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ferry_static ferry_ref PkgConfig::CMOCKA)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120)
+endforeach()

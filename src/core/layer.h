@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a layer and a context are, and what a backend must provide. Checks and plans are here; work is the backend's. */
+#ifndef FERRY_CORE_LAYER_H
+#define FERRY_CORE_LAYER_H
+
+#include "comm/comm.h"
+
+/* The sizes of a layer as one rank sees them; everything that shapes memory or work derives from these. */
+typedef struct fy_shape {
+    int64_t hidden, intermediate, shared, experts, slots, max_tokens;
+    int rank, nranks;
+    int64_t local_experts;
+    int64_t minibatch_rows, ring_rows, context_rows; /* chosen and rounded: multiples of 64 */
+    int64_t max_rows;   /* nranks * max_tokens * slots */
+    int64_t max_blocks; /* 64-row blocks when every local expert's segment is padded to 64 */
+    float limit;
+} fy_shape;
+
+struct ferry_layer {
+    ferry_comm *comm;
+    ferry_layer_config config; /* as given; expert_rank is not kept */
+    fy_shape shape;
+    ferry_plan plan;
+    int32_t *expert_rank;   /* [E] */
+    int32_t *expert_local;  /* [E] index among its rank's experts */
+    int32_t *local_expert;  /* [local_experts] ids of this rank's experts, ascending */
+    ferry_report report;    /* pending; status FERRY_OK when none */
+    ferry_stats stats;
+    int64_t forwards;       /* forward calls so far: stamps the ring and contexts */
+    int contexts;           /* alive */
+    void *state;            /* the backend's */
+};
+
+typedef enum fy_context_phase { FY_CONTEXT_EMPTY, FY_CONTEXT_FILLED } fy_context_phase;
+
+struct ferry_context {
+    ferry_layer *layer;
+    fy_context_phase phase;
+    int64_t forward;        /* number of the forward that filled it */
+    int parts_done;         /* FERRY_BACKWARD_* bits */
+    unsigned char *memory;  /* plan.context_bytes */
+    int owned;
+    void *state;            /* the backend's */
+};
+
+/* A backend. `layer_create` runs on every rank and must be collective-safe: it returns a status that all agree on. */
+typedef struct fy_backend {
+    const char *name;
+    /* Fills minibatch/ring defaults of `shape` (0 means: choose) and the byte counts of `plan`. Pure. */
+    ferry_status (*plan)(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan);
+    ferry_status (*comm_create)(ferry_comm *comm);
+    void (*comm_destroy)(ferry_comm *comm);
+    ferry_status (*layer_create)(ferry_layer *layer);
+    void (*layer_destroy)(ferry_layer *layer);
+    ferry_status (*context_create)(ferry_context *context);
+    void (*context_destroy)(ferry_context *context);
+    ferry_status (*forward)(ferry_layer *layer, const ferry_forward_args *args);
+    ferry_status (*backward)(ferry_layer *layer, const ferry_backward_args *args);
+} fy_backend;
+
+extern const fy_backend fy_backend_cpu;
+/* The CUDA backend registers here when it was built; NULL otherwise. */
+extern const fy_backend *const fy_backend_cuda;
+const fy_backend *fy_backend_of(ferry_backend backend);
+
+#endif
