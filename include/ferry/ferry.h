@@ -222,6 +222,11 @@ FERRY_API int ferry_comm_size(const ferry_comm *comm);
  */
 FERRY_API ferry_status ferry_sym_alloc(ferry_comm *comm, size_t bytes, void **memory);
 FERRY_API void ferry_sym_free(ferry_comm *comm, void *memory);
+/* Where this process sees `rank`'s part of symmetric memory: *peer corresponds to `memory`, which may point inside. */
+FERRY_API ferry_status ferry_sym_peer(ferry_comm *comm, const void *memory, int rank, void **peer);
+/* Collective. Returns when every rank has called it; what ranks wrote to symmetric memory before is then visible to
+ * all. Waits up to the entering deadline. On CUDA it orders the host side only. */
+FERRY_API ferry_status ferry_barrier(ferry_comm *comm);
 
 /* ---- Layer -------------------------------------------------------------------------------------------------- */
 
