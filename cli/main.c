@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command `ferry`: finds the subcommand and calls it. */
+#include "cli/commands.h"
+#include "cli/message.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct command_entry {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} command_entry;
+
+#define COMMAND_ENTRY(name, summary) {#name, summary, ferry_cmd_##name},
+static const command_entry commands[] = {FERRY_COMMANDS(COMMAND_ENTRY)};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static void print_help(FILE *to) {
+    fprintf(to, "Usage: ferry COMMAND [ARGUMENT]...\n\n"
+                "An expert-parallel mixture-of-experts layer, forward and backward, as one overlapped pipeline.\n\n"
+                "Commands:\n");
+    for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].summary);
+    fprintf(to, "\n  ferry COMMAND --help   what a command does and its options, with examples\n"
+                "  ferry --version        the version\n\n"
+                "Exit codes: 0 success, 1 the work failed or a file is bad, 2 the command line is bad.\n");
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        print_help(stdout);
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("ferry %s\n", ferry_version());
+        return CLI_OK;
+    }
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        cli_message_command(commands[i].name);
+        return commands[i].run(argc - 1, argv + 1);
+    }
+    return cli_usage("unknown command '%s'", argv[1]);
+}
