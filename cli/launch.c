@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks as threads share one thread group; ranks as processes find each other through the environment bootstrap. */
+#include "cli/launch.h"
+
+#include "cli/message.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- Threads ---- */
+
+/* A rank without its thread would leave the others waiting for it, so ranks begin only when every thread exists:
+ * the launcher holds `lock` while it starts them, and `open` says whether they may go on. */
+typedef struct thread_gate {
+    pthread_mutex_t lock;
+    int open;
+} thread_gate;
+
+typedef struct rank_thread {
+    pthread_t thread;
+    thread_gate *gate;
+    ferry_thread_group *group;
+    cli_rank_main *rank_main;
+    void *user;
+    int rank, exit_code;
+} rank_thread;
+
+static void *thread_main(void *argument) {
+    rank_thread *self = argument;
+    pthread_mutex_lock(&self->gate->lock);
+    int open = self->gate->open;
+    pthread_mutex_unlock(&self->gate->lock);
+    if (!open) return NULL;
+
+    ferry_bootstrap bootstrap;
+    ferry_status status = ferry_thread_group_bootstrap(self->group, self->rank, &bootstrap);
+    self->exit_code = status ? cli_fail_status(status, "joining the group of threads")
+                             : self->rank_main(self->user, &bootstrap, self->rank);
+    return NULL;
+}
+
+static int start_and_join(rank_thread *ranks, const rank_thread *common, int count) {
+    int code = 0, started = 0;
+    pthread_mutex_lock(&common->gate->lock);
+    while (started < count && !code) {
+        ranks[started] = *common;
+        ranks[started].rank = started;
+        int error = pthread_create(&ranks[started].thread, NULL, thread_main, &ranks[started]);
+        if (error) {
+            code = cli_fail("cannot start the thread of rank %d: %s", started, strerror(error));
+        } else {
+            started++;
+        }
+    }
+    common->gate->open = code == 0;
+    pthread_mutex_unlock(&common->gate->lock);
+    for (int r = 0; r < started; r++) {
+        pthread_join(ranks[r].thread, NULL);
+        if (!code) code = ranks[r].exit_code;
+    }
+    return code;
+}
+
+static int launch_threads(const cli_launch_options *options, cli_rank_main *rank_main, void *user) {
+    thread_gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    rank_thread common = {.gate = &gate, .rank_main = rank_main, .user = user};
+    ferry_status status = ferry_thread_group_create(options->nranks, &common.group);
+    if (status) return cli_fail_status(status, "making the group of threads");
+    rank_thread *ranks = calloc((size_t)options->nranks, sizeof *ranks);
+    int code = ranks ? start_and_join(ranks, &common, options->nranks)
+                     : cli_fail("no memory for %d rank threads", options->nranks);
+    free(ranks);
+    ferry_thread_group_destroy(common.group);
+    return code;
+}
+
+/* ---- Processes ---- */
+
+/* In the child. Exits with the rank's code. */
+static _Noreturn void child_main(const cli_launch_options *options, cli_rank_main *rank_main, void *user, int rank,
+                                 const char *job, pid_t parent) {
+    char number[16];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(CLI_FAILED); /* it died before the line above */
+    snprintf(number, sizeof number, "%d", rank);
+    setenv("RANK", number, 1);
+    snprintf(number, sizeof number, "%d", options->nranks);
+    setenv("WORLD_SIZE", number, 1);
+    setenv("FERRY_JOB", job, 1);
+
+    ferry_env_bootstrap *env = NULL;
+    ferry_bootstrap bootstrap;
+    ferry_status status = ferry_env_bootstrap_create(options->timeout_s, &env, &bootstrap);
+    int code = status ? cli_fail_status(status, "meeting the other ranks") : rank_main(user, &bootstrap, rank);
+    ferry_env_bootstrap_destroy(env);
+    exit(code);
+}
+
+/* The exit code of an ended child; says when a signal ended it. */
+static int child_code(int wait_status, int rank) {
+    if (!WIFSIGNALED(wait_status)) return WEXITSTATUS(wait_status);
+    int signal_number = WTERMSIG(wait_status);
+    cli_note("rank %d was ended by signal %d (%s)", rank, signal_number, strsignal(signal_number));
+    return 128 + signal_number;
+}
+
+/* Waits for all children (pid 0: never started); `code` is a failure from before, or 0. */
+static int wait_for_children(pid_t *pids, int count, int code, double grace_s) {
+    double deadline = code ? now_s() + grace_s : 0;
+    int killed = 0;
+    for (int alive = 1; alive;) {
+        alive = 0;
+        for (int r = 0; r < count; r++) {
+            int wait_status;
+            if (pids[r] == 0) continue;
+            pid_t got = waitpid(pids[r], &wait_status, WNOHANG);
+            if (got == 0 || (got < 0 && errno == EINTR)) {
+                alive = 1;
+                continue;
+            }
+            int ended = got == pids[r] ? child_code(wait_status, r) : CLI_FAILED;
+            pids[r] = 0;
+            if (ended && !code) {
+                code = ended;
+                deadline = now_s() + grace_s;
+            }
+        }
+        if (alive && code && !killed && now_s() > deadline) {
+            cli_note("ending the ranks that are still there %.0f s after a failure", grace_s);
+            for (int r = 0; r < count; r++) {
+                if (pids[r]) kill(pids[r], SIGKILL);
+            }
+            killed = 1;
+        }
+        if (alive) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    }
+    return code;
+}
+
+static int launch_processes(const cli_launch_options *options, cli_rank_main *rank_main, void *user, double grace_s) {
+    static int launches;
+    char job[64];
+    pid_t parent = getpid();
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    snprintf(job, sizeof job, "ferry-%ld-%lld-%d", (long)parent, (long long)t.tv_sec, launches++);
+
+    pid_t *pids = calloc((size_t)options->nranks, sizeof *pids);
+    if (!pids) return cli_fail("no memory for %d ranks", options->nranks);
+    int code = 0;
+    fflush(NULL); /* or children would print what is buffered here again */
+    for (int r = 0; r < options->nranks && !code; r++) {
+        pid_t pid = fork();
+        if (pid == 0) child_main(options, rank_main, user, r, job, parent);
+        if (pid < 0) code = cli_fail("cannot start the process of rank %d: %s", r, strerror(errno));
+        pids[r] = pid < 0 ? 0 : pid;
+    }
+    code = wait_for_children(pids, options->nranks, code, grace_s);
+    free(pids);
+    return code;
+}
+
+int cli_launch(const cli_launch_options *options, cli_rank_main *rank_main, void *user) {
+    double timeout_s = options->timeout_s > 0 ? options->timeout_s : 600;
+    if (options->processes) return launch_processes(options, rank_main, user, timeout_s);
+    return launch_threads(options, rank_main, user);
+}
+
+/* ---- Shared memory ---- */
+
+void *cli_shared_alloc(size_t bytes) {
+    void *memory =
+        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+void cli_shared_free(void *memory, size_t bytes) {
+    if (memory) munmap(memory, bytes ? bytes : 1);
+}
