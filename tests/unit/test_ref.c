@@ -298,7 +298,7 @@ static void gradients_are_finite_differences(void **state) {
         {.tokens = 5, .hidden = 6, .intermediate = 4, .shared = 0, .experts = 3, .slots = 2},
         {.tokens = 4, .hidden = 5, .intermediate = 3, .shared = 7, .experts = 4, .slots = 3},
         {.tokens = 5, .hidden = 4, .intermediate = 9, .shared = 5, .experts = 2, .slots = 4, .limit = 0.4},
-        {.tokens = 1, .hidden = 17, .intermediate = 1, .shared = 1, .experts = 1, .slots = 3, .limit = 0.2},
+        {.tokens = 4, .hidden = 17, .intermediate = 2, .shared = 3, .experts = 1, .slots = 3, .limit = 0.7},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         batch b = sizes[i];
