@@ -42,9 +42,9 @@ FY_RULE uint16_t fy_bf16_from_f32_between(float value, float low, float high)
 {
     uint32_t rounded = fy_bf16_from_f32(value);
     float widened = fy_bf16_to_f32((uint16_t)rounded);
-    uint32_t outwards = ((value <= high) & (widened > high)) | ((value >= low) & (widened < low));
-    uint32_t inwards = ((value > high) & (widened <= high)) | ((value < low) & (widened >= low));
-    return (uint16_t)(rounded - outwards + inwards); /* sign and magnitude: + 1 is one step away from zero */
+    uint32_t beyond = (value > high ? 1u : 0u) + (value < low ? 1u : 0u);
+    uint32_t rounded_beyond = (widened > high ? 1u : 0u) + (widened < low ? 1u : 0u);
+    return (uint16_t)(rounded + beyond - rounded_beyond); /* sign and magnitude: + 1 is one step away from zero */
 }
 
 #endif
