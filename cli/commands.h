@@ -4,10 +4,10 @@
 #define FERRY_CLI_COMMANDS_H
 
 /* Name and the line that `ferry --help` shows. */
-#define FERRY_COMMANDS(X)                                                                                         \
-    X(train, "train a small mixture-of-experts language model on a text")                                         \
-    X(run, "run one layer on tensors from a file")                                                                \
-    X(check, "test this build on this machine against the reference")                                             \
+#define FERRY_COMMANDS(X)                                                                                              \
+    X(train, "train a small mixture-of-experts language model on a text")                                              \
+    X(run, "run one layer on tensors from a file")                                                                     \
+    X(check, "test this build on this machine against the reference")                                                  \
     X(info, "say what this build and this machine can do")
 
 /* Returns the exit code of the process: one of cli_exit_code in cli/message.h. */

@@ -184,8 +184,7 @@ int cli_launch(const cli_launch_options *options, cli_rank_main *rank_main, void
 /* ---- Shared memory ---- */
 
 void *cli_shared_alloc(size_t bytes) {
-    void *memory =
-        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 

@@ -68,8 +68,8 @@ static int store_double(const cli_option *option, const char *text, void *at) {
     if (end == text || *end || !isfinite(value)) return cli_usage("--%s: '%s' is not a number", option->name, text);
     int any = option->min == 0 && option->max == 0;
     if (!any && (value < (double)option->min || value > (double)option->max)) {
-        return cli_usage("--%s: %s is out of range; expected %lld to %lld", option->name, text,
-                         (long long)option->min, (long long)option->max);
+        return cli_usage("--%s: %s is out of range; expected %lld to %lld", option->name, text, (long long)option->min,
+                         (long long)option->max);
     }
     *(double *)at = value;
     return CLI_OK;
@@ -78,11 +78,18 @@ static int store_double(const cli_option *option, const char *text, void *at) {
 static int store(const cli_option *option, const char *text, void *values) {
     void *at = (char *)values + option->at;
     switch (option->kind) {
-    case CLI_FLAG: *(int64_t *)at = option->stores ? option->stores : 1; return CLI_OK;
-    case CLI_INT: return store_int(option, text, at);
-    case CLI_DOUBLE: return store_double(option, text, at);
-    case CLI_CHOICE: return store_word(option, text, at);
-    case CLI_STRING: *(const char **)at = text; return CLI_OK;
+    case CLI_FLAG:
+        *(int64_t *)at = !option->clears;
+        return CLI_OK;
+    case CLI_INT:
+        return store_int(option, text, at);
+    case CLI_DOUBLE:
+        return store_double(option, text, at);
+    case CLI_CHOICE:
+        return store_word(option, text, at);
+    case CLI_STRING:
+        *(const char **)at = text;
+        return CLI_OK;
     }
     return CLI_FAILED;
 }
@@ -98,8 +105,7 @@ static int check_group(given *seen, const cli_option *option) {
     for (int i = 0; i < seen->count; i++) {
         if (seen->option[i] == option) return CLI_OK;
         if (strcmp(seen->option[i]->group, option->group) == 0) {
-            return cli_usage("--%s and --%s exclude each other; give one of them", seen->option[i]->name,
-                             option->name);
+            return cli_usage("--%s and --%s exclude each other; give one of them", seen->option[i]->name, option->name);
         }
     }
     if (seen->count < (int)(sizeof seen->option / sizeof *seen->option)) seen->option[seen->count++] = option;
@@ -151,8 +157,8 @@ int cli_parse(const cli_command *command, int argc, char **argv, void *values, c
         if (*exit_code) return 0;
     }
     if (found < wanted) {
-        *exit_code = cli_usage("missing argument %s (%s)", command->positionals[found].name,
-                               command->positionals[found].help);
+        *exit_code =
+            cli_usage("missing argument %s (%s)", command->positionals[found].name, command->positionals[found].help);
         return 0;
     }
     return 1;

@@ -26,7 +26,7 @@
 #include <stdio.h>
 
 typedef enum cli_kind {
-    CLI_FLAG,   /* no argument; stores `stores`, or 1 when that is 0, in an int64_t */
+    CLI_FLAG,   /* no argument; stores 1, or 0 when `clears`, in an int64_t */
     CLI_INT,    /* int64_t in min..max, or one of `words` when there are any */
     CLI_DOUBLE, /* finite double in min..max */
     CLI_CHOICE, /* one of `words`: its value in an int64_t */
@@ -39,10 +39,10 @@ typedef struct cli_word {
 } cli_word;
 
 typedef struct cli_option {
-    const char *name;      /* without the dashes; NULL ends the table */
+    const char *name; /* without the dashes; NULL ends the table */
     cli_kind kind;
     size_t at;             /* offset in the values struct */
-    int64_t stores;        /* CLI_FLAG */
+    int clears;            /* CLI_FLAG */
     int64_t min, max;      /* CLI_INT, CLI_DOUBLE: both 0 means any value */
     const cli_word *words; /* CLI_CHOICE, CLI_INT */
     const char *group;     /* options of one group exclude each other; NULL: none */

@@ -11,9 +11,10 @@
 #include <stdint.h>
 
 /* Name in files and bytes per element. */
-#define SAFETENSORS_DTYPE_MAP(X)                                                                                  \
-    X(BOOL, 1) X(U8, 1) X(I8, 1) X(F8_E5M2, 1) X(F8_E4M3, 1) X(F8_E8M0, 1) X(I16, 2) X(U16, 2) X(F16, 2)          \
-    X(BF16, 2) X(I32, 4) X(U32, 4) X(F32, 4) X(F64, 8) X(I64, 8) X(U64, 8)
+#define SAFETENSORS_DTYPE_MAP(X)                                                                                       \
+    X(BOOL, 1)                                                                                                         \
+    X(U8, 1) X(I8, 1) X(F8_E5M2, 1) X(F8_E4M3, 1) X(F8_E8M0, 1) X(I16, 2) X(U16, 2) X(F16, 2) X(BF16, 2) X(I32, 4)     \
+        X(U32, 4) X(F32, 4) X(F64, 8) X(I64, 8) X(U64, 8)
 
 typedef enum safetensors_dtype {
 #define SAFETENSORS_DTYPE_ENUM(name, bytes) SAFETENSORS_##name,
@@ -59,8 +60,9 @@ const safetensors_tensor *safetensors_find(const safetensors_file *file, const c
 const char *safetensors_metadata(const safetensors_file *file, const char *key);
 
 /*
- * Writes a file that appears whole or not at all: a temporary file in the same folder, synced, then renamed. Data in
- * the given order, header keys sorted, header padded with spaces to 8 bytes: equal input gives equal bytes.
+ * Writes a file that appears whole or not at all: a temporary file in the same folder, synced, then renamed. Data of
+ * larger elements first (so that all of it is aligned), otherwise in the given order; header keys sorted, header
+ * padded with spaces to 8 bytes. Equal input gives equal bytes. No pairs: no __metadata__.
  */
 int safetensors_write(const char *path, const safetensors_tensor *tensors, size_t count,
                       const safetensors_pair *metadata, size_t pairs, char error[SAFETENSORS_ERROR_BYTES]);

@@ -190,13 +190,16 @@ static int read_header(const reading *in, safetensors_file *file) {
 
 static int parse_into(safetensors_file *file, reading *in, const unsigned char *bytes, size_t size) {
     if (size < HEADER_LENGTH_BYTES) {
-        return fail(in, "%zu bytes are too few for a safetensors file, which starts with 8 bytes of header length", size);
+        return fail(in, "%zu bytes are too few for a safetensors file, which starts with 8 bytes of header length",
+                    size);
     }
     uint64_t length = 0;
     for (int i = HEADER_LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | bytes[i];
     if (length > header_limit || length > size - HEADER_LENGTH_BYTES) {
-        return fail(in, "a header of %llu bytes is announced in a file of %zu bytes (limit %llu): not a safetensors "
-                    "file, or cut short", (unsigned long long)length, size, (unsigned long long)header_limit);
+        return fail(in,
+                    "a header of %llu bytes is announced in a file of %zu bytes (limit %llu): not a safetensors "
+                    "file, or cut short",
+                    (unsigned long long)length, size, (unsigned long long)header_limit);
     }
     const char *text = (const char *)bytes + HEADER_LENGTH_BYTES;
     json_error_t bad;

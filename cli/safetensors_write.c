@@ -18,6 +18,18 @@ static size_t tensor_bytes(const safetensors_tensor *tensor) {
     return bytes;
 }
 
+/* Larger elements first, otherwise as given: then every tensor is aligned to its element size. To be freed. */
+static const safetensors_tensor **sort_tensors(const safetensors_tensor *tensors, size_t count) {
+    const safetensors_tensor **order = malloc((count + 1) * sizeof *order);
+    size_t placed = 0;
+    for (size_t bytes = 8; order && bytes >= 1; bytes /= 2) {
+        for (size_t i = 0; i < count; i++) {
+            if (safetensors_dtype_bytes(tensors[i].dtype) == bytes) order[placed++] = &tensors[i];
+        }
+    }
+    return order;
+}
+
 /* Takes the reference to `value` in every case, like json_object_set_new. */
 static int put_once(json_t *object, const char *key, json_t *value) {
     if (json_object_get(object, key)) {
@@ -27,42 +39,50 @@ static int put_once(json_t *object, const char *key, json_t *value) {
     return json_object_set_new(object, key, value);
 }
 
-/* The padded JSON text, to be freed; NULL with a sentence. Keys are sorted by jansson, so equal input, equal text. */
-static char *make_header(const char *path, const safetensors_tensor *tensors, size_t count,
-                         const safetensors_pair *metadata, size_t pairs, char *error) {
-    json_t *header = json_object();
-    const char *bad = NULL;
-    size_t offset = 0;
-    if (pairs) {
-        json_t *object = json_object();
-        for (size_t i = 0; i < pairs && !bad; i++) {
-            if (put_once(object, metadata[i].key, json_string(metadata[i].value))) bad = metadata[i].key;
-        }
-        if (put_once(header, "__metadata__", object) && !bad) bad = "__metadata__";
-    }
-    for (size_t i = 0; i < count && !bad; i++) {
-        size_t bytes = tensor_bytes(&tensors[i]);
-        json_t *shape = json_array();
-        for (int d = 0; d < tensors[i].dims; d++) json_array_append_new(shape, json_integer(tensors[i].shape[d]));
-        json_t *entry = json_pack("{s:[I,I], s:s, s:o}", "data_offsets", (json_int_t)offset,
-                                  (json_int_t)(offset + bytes), "dtype", safetensors_dtype_name(tensors[i].dtype),
-                                  "shape", shape);
-        if (put_once(header, tensors[i].name, entry)) bad = tensors[i].name;
-        offset += bytes;
-    }
-    char *text = bad ? NULL : json_dumps(header, JSON_COMPACT | JSON_SORT_KEYS);
-    json_decref(header);
-    size_t length = text ? strlen(text) : 0, padded = (length + 7) / 8 * 8;
-    char *grown = text ? realloc(text, padded + 1) : NULL;
+static int put_metadata(json_t *header, const safetensors_pair *metadata, size_t pairs) {
+    json_t *object = json_object();
+    int bad = 0;
+    for (size_t i = 0; i < pairs && !bad; i++) bad = put_once(object, metadata[i].key, json_string(metadata[i].value));
+    return put_once(header, "__metadata__", object) | bad;
+}
+
+static int put_tensor(json_t *header, const safetensors_tensor *tensor, size_t offset) {
+    json_t *shape = json_array();
+    for (int d = 0; d < tensor->dims; d++) json_array_append_new(shape, json_integer(tensor->shape[d]));
+    return put_once(header, tensor->name,
+                    json_pack("{s:[I,I], s:s, s:o}", "data_offsets", (json_int_t)offset,
+                              (json_int_t)(offset + tensor_bytes(tensor)), "dtype",
+                              safetensors_dtype_name(tensor->dtype), "shape", shape));
+}
+
+/* Spaces up to a multiple of 8. Takes and returns memory of malloc; NULL when there is none. */
+static char *pad(char *text) {
+    if (!text) return NULL;
+    size_t length = strlen(text), padded = (length + 7) / 8 * 8;
+    char *grown = realloc(text, padded + 1);
     if (!grown) {
-        snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: no header for '%.64s': the name appears twice or is not "
-                 "UTF-8, or memory ran out", path, bad ? bad : "the file");
         free(text);
         return NULL;
     }
     memset(grown + length, ' ', padded - length);
     grown[padded] = '\0';
     return grown;
+}
+
+/* The JSON text, to be freed. Keys are sorted by jansson, so equal input gives equal text. NULL: *bad has the name
+ * that cannot be used, or memory ran out. */
+static char *make_header(const safetensors_tensor **order, size_t count, const safetensors_pair *metadata, size_t pairs,
+                         const char **bad) {
+    json_t *header = json_object();
+    size_t offset = 0;
+    *bad = pairs && put_metadata(header, metadata, pairs) ? "__metadata__" : NULL;
+    for (size_t i = 0; i < count && !*bad; i++) {
+        if (put_tensor(header, order[i], offset)) *bad = order[i]->name;
+        offset += tensor_bytes(order[i]);
+    }
+    char *text = *bad ? NULL : pad(json_dumps(header, JSON_COMPACT | JSON_SORT_KEYS));
+    json_decref(header);
+    return text;
 }
 
 static int write_all(int fd, const void *data, size_t bytes) {
@@ -78,13 +98,13 @@ static int write_all(int fd, const void *data, size_t bytes) {
     return 0;
 }
 
-static int write_contents(int fd, const char *header, const safetensors_tensor *tensors, size_t count) {
+static int write_contents(int fd, const char *header, const safetensors_tensor **order, size_t count) {
     unsigned char length[8];
     uint64_t value = strlen(header);
     for (int i = 0; i < 8; i++) length[i] = (unsigned char)(value >> 8 * i);
     if (write_all(fd, length, sizeof length) || write_all(fd, header, value)) return -1;
     for (size_t i = 0; i < count; i++) {
-        if (write_all(fd, tensors[i].data, tensor_bytes(&tensors[i]))) return -1;
+        if (write_all(fd, order[i]->data, tensor_bytes(order[i]))) return -1;
     }
     return fsync(fd);
 }
@@ -101,32 +121,40 @@ static void sync_folder(const char *path) {
     free(folder);
 }
 
-int safetensors_write(const char *path, const safetensors_tensor *tensors, size_t count,
-                      const safetensors_pair *metadata, size_t pairs, char error[SAFETENSORS_ERROR_BYTES]) {
+/* 0, or an errno. */
+static int write_file(const char *path, const char *header, const safetensors_tensor **order, size_t count) {
     char temporary[PATH_MAX];
     struct stat info;
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary) {
-        snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: the path is too long", path);
-        return -1;
+        return ENAMETOOLONG;
     }
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) { /* a rename would replace a device by a file */
-        snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: exists and is not a regular file", path);
-        return -1;
-    }
-    char *header = make_header(path, tensors, count, metadata, pairs, error);
-    if (!header) return -1;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return EEXIST; /* a rename would replace a device */
     unlink(temporary); /* left by a process of the same number that crashed */
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    int bad = fd < 0 || write_contents(fd, header, tensors, count) != 0;
-    int why = errno;
-    if (fd >= 0 && close(fd) != 0 && !bad) bad = 1, why = errno;
-    if (!bad && rename(temporary, path) != 0) bad = 1, why = errno;
-    free(header);
+    if (fd < 0) return errno;
+    int why = write_contents(fd, header, order, count) ? errno : 0;
+    if (close(fd) != 0 && !why) why = errno;
+    if (!why && rename(temporary, path) != 0) why = errno;
+    if (why) unlink(temporary);
+    return why;
+}
+
+int safetensors_write(const char *path, const safetensors_tensor *tensors, size_t count,
+                      const safetensors_pair *metadata, size_t pairs, char error[SAFETENSORS_ERROR_BYTES]) {
+    const char *bad = NULL;
+    const safetensors_tensor **order = sort_tensors(tensors, count);
+    char *header = order ? make_header(order, count, metadata, pairs, &bad) : NULL;
+    int why = header ? write_file(path, header, order, count) : 0;
     if (bad) {
-        if (fd >= 0) unlink(temporary);
-        snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: cannot be written: %s", path, strerror(why));
-        return -1;
+        snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: the name '%.64s' appears twice or is not UTF-8", path, bad);
+    } else if (!header || why) {
+        snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: cannot be written: %s", path,
+                 strerror(header ? why : ENOMEM));
+    } else {
+        sync_folder(path);
     }
-    sync_folder(path);
-    return 0;
+    int done = header && !why;
+    free(header);
+    free(order);
+    return done ? 0 : -1;
 }
