@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank's part as shared memory between processes; symmetric.c decides who makes and maps what, when. */
+#ifndef FERRY_COMM_SEGMENT_H
+#define FERRY_COMM_SEGMENT_H
+
+#include "core/status.h"
+
+#include <stddef.h>
+
+enum { FY_SEGMENT_NAME = 64 };
+
+/* Makes a zeroed segment, all of its pages there, under a name that nobody had; maps it. Nothing is left on failure. */
+ferry_status fy_segment_create(size_t bytes, const char *what, char name[FY_SEGMENT_NAME], unsigned char **memory);
+/* Maps the segment of a peer. */
+ferry_status fy_segment_open(const char *name, size_t bytes, const char *what, unsigned char **memory);
+void fy_segment_unmap(unsigned char *memory, size_t bytes);
+/* Takes the name away; mappings stay. */
+void fy_segment_unlink(const char *name);
+/* What the file system of segments has free. */
+unsigned long long fy_segment_free_bytes(void);
+
+#endif
