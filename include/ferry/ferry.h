@@ -269,7 +269,7 @@ typedef struct ferry_plan {
 } ferry_plan;
 
 FERRY_API void ferry_layer_config_init(ferry_layer_config *config);
-/* Local. The plan of `rank` in a group of `nranks` whose communicators have the given numbers of workers. */
+/* Local. The CPU plan of `rank` in a group of `nranks` whose communicators have the given numbers of workers. */
 FERRY_API ferry_status ferry_layer_plan(const ferry_layer_config *config, int rank, int nranks, int comm_workers,
                                         int compute_workers, ferry_plan *plan);
 /* Collective. E_MISMATCH on every rank when H, I, S, E, K, max_tokens, limit, rows or the expert map differ. */

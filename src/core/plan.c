@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/plan.h"
+
+#include "core/check.h"
+#include "rules/place.h"
+#include "rules/ring.h"
+
+void fy_fill_expert_rank(const ferry_layer_config *config, int nranks, int32_t *expert_rank) {
+    for (int64_t e = 0; e < config->experts; e++)
+        expert_rank[e] =
+            config->expert_rank ? config->expert_rank[e] : (int32_t)fy_split_owner(config->experts, nranks, e);
+}
+
+size_t fy_layer_own_bytes(const fy_shape *shape) {
+    return sizeof(ferry_layer) + (size_t)(2 * shape->experts + shape->local_experts) * sizeof(int32_t);
+}
+
+static int64_t count_local(const ferry_layer_config *config, int rank, int nranks) {
+    if (config->expert_rank == NULL) return fy_split_size(config->experts, nranks, rank);
+    int64_t count = 0;
+    for (int64_t e = 0; e < config->experts; e++) count += config->expert_rank[e] == rank;
+    return count;
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend, int rank, int nranks,
+                     int comm_workers, int compute_workers, fy_shape *shape, ferry_plan *plan) {
+    fy_shape s = {.hidden = config->hidden,
+                  .intermediate = config->intermediate,
+                  .shared = config->shared,
+                  .experts = config->experts,
+                  .slots = config->slots,
+                  .max_tokens = config->max_tokens,
+                  .rank = rank,
+                  .nranks = nranks,
+                  .limit = config->swiglu_limit};
+    s.local_experts = count_local(config, rank, nranks);
+    s.max_rows = s.local_experts == 0 ? 0 : nranks * s.max_tokens * s.slots;
+    s.max_blocks = fy_most_blocks(s.max_rows, s.local_experts);
+    int64_t all = most(s.max_blocks, 1) * FY_BLOCK_ROWS;
+    /* A balanced router sends every rank as many rows as a rank has slots; padding adds at most a block an expert. */
+    int64_t balanced = fy_round_to_blocks(s.max_tokens * s.slots) + s.local_experts * FY_BLOCK_ROWS;
+    s.ring_rows = config->ring_rows > 0 ? fy_round_to_blocks(config->ring_rows) : balanced;
+    s.ring_rows = most(least(s.ring_rows, all), FY_BLOCK_ROWS);
+    s.context_rows = config->context_rows >= 0 ? fy_round_to_blocks(config->context_rows) : 2 * balanced;
+    s.context_rows = least(s.context_rows, s.max_blocks * FY_BLOCK_ROWS);
+    s.minibatch_rows = fy_round_to_blocks(config->minibatch_rows);
+    ferry_plan p = {.size = sizeof p, .local_experts = s.local_experts, .max_rows = s.max_rows};
+    FY_TRY(backend->plan(&s, comm_workers, compute_workers, &p));
+    s.minibatch_rows = most(least(s.minibatch_rows, s.ring_rows), FY_BLOCK_ROWS);
+    p.minibatch_rows = s.minibatch_rows;
+    p.ring_rows = s.ring_rows;
+    p.context_rows = s.context_rows;
+    p.table_bytes += (int64_t)fy_layer_own_bytes(&s);
+    p.layer_bytes = p.symmetric_bytes + p.ring_bytes + p.table_bytes;
+    *shape = s;
+    *plan = p;
+    return FERRY_OK;
+}
+
+ferry_status ferry_layer_plan(const ferry_layer_config *config, int rank, int nranks, int comm_workers,
+                              int compute_workers, ferry_plan *plan) {
+    if (plan == NULL) return fy_fail(FERRY_E_INVALID, "ferry_layer_plan: plan is NULL");
+    if (nranks < 1 || rank < 0 || rank >= nranks)
+        return fy_fail(FERRY_E_INVALID, "ferry_layer_plan: rank %d of %d ranks, expected 0 <= rank < nranks", rank,
+                       nranks);
+    if (comm_workers < 1 || compute_workers < 1)
+        return fy_fail(FERRY_E_INVALID, "ferry_layer_plan: %d communication and %d compute workers, expected >= 1",
+                       comm_workers, compute_workers);
+    FY_TRY(fy_check_layer_config(config, nranks));
+    fy_shape shape;
+    return fy_plan(config, &fy_backend_cpu, rank, nranks, comm_workers, compute_workers, &shape, plan);
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Weight gradients of a segment: every element is one chain over the expert's rows in canonical order. A segment
+ * that does not close its expert leaves the sums in the table's `open` area; the next one goes on from there.
+ */
+#include "cpu/compute.h"
+
+#include "rules/bf16.h"
+
+#include <string.h>
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int wanted(const ferry_gradient *g) { return g->to.base != NULL || g->to.table != NULL; }
+
+/* One of the three gradients: rows of the matrix come from `a` of a piece, columns from `b`. */
+typedef struct kind {
+    const ferry_gradient *gradient;
+    int which; /* 0 gate, 1 up, 2 down */
+    int64_t rows, columns;
+} kind;
+
+/* The gradient and tile that a unit stands for: wanted gradients in the order gate, up, down. */
+static kind kind_of(const fy_call *call, const fy_segment *segment, int64_t *unit) {
+    const ferry_gradients *g = call->grads;
+    int shared = segment->expert < 0;
+    const ferry_gradient *each[3] = {shared ? &g->shared_gate : &g->gate, shared ? &g->shared_up : &g->up,
+                                     shared ? &g->shared_down : &g->down};
+    int64_t width = shared ? call->shape->shared : call->shape->intermediate, hidden = call->shape->hidden;
+    int64_t tiles = fy_divide_up(width, FY_TILE_COLUMNS) * fy_divide_up(hidden, FY_TILE_COLUMNS);
+    int which = 0;
+    for (; which < 3; which++) {
+        if (!wanted(each[which])) continue;
+        if (*unit < tiles) break;
+        *unit -= tiles;
+    }
+    return (kind){each[which], which, which == 2 ? hidden : width, which == 2 ? width : hidden};
+}
+
+/* Adds a run of rows to the tile: A(m, r) and B(n, r) are columns of two row tensors. */
+static void add_rows(fy_call *call, float *acc, const fy_piece *first, int64_t rows, int which, int64_t row,
+                     int64_t column, int tile_rows, int tile_columns, void *scratch) {
+    fy_view v = fy_view_piece(call, first);
+    const uint16_t *a = which == 0 ? v.dg : which == 1 ? v.du : v.dout, *b = which == 2 ? v.h : v.x;
+    int64_t a_stride = which == 2 ? v.dout_stride : v.width, b_stride = which == 2 ? v.width : v.x_stride;
+    call->kernels->product(acc, FY_TILE_COLUMNS, tile_rows, tile_columns, rows, 1, (fy_operand){a + row, 1, a_stride},
+                           (fy_operand){b + column, 1, b_stride}, fy_product_scratch(scratch));
+    atomic_fetch_add_explicit(&call->flop, 2 * rows * tile_rows * tile_columns, memory_order_relaxed);
+}
+
+/* Pieces of a segment lie one after the other, except where rows saved in the context end. */
+static void add_pieces(fy_call *call, float *acc, const fy_segment *segment, int which, int64_t row, int64_t column,
+                       int tile_rows, int tile_columns, void *scratch) {
+    if (segment->expert < 0) {
+        add_rows(call, acc, &call->shared, call->shared.rows, which, row, column, tile_rows, tile_columns, scratch);
+        return;
+    }
+    const fy_piece *piece = call->piece + segment->first_piece, *end = piece + segment->pieces;
+    while (piece < end) {
+        const fy_piece *first = piece;
+        int64_t rows = 0;
+        for (; piece < end && piece->saved == first->saved; piece++) rows += piece->rows;
+        add_rows(call, acc, first, rows, which, row, column, tile_rows, tile_columns, scratch);
+    }
+}
+
+/* grad = round(beta * old + sum). */
+static void store(const kind *k, int64_t expert, const float *acc, int64_t row, int64_t column, int rows, int columns) {
+    const ferry_matrices *to = &k->gradient->to;
+    int64_t size = to->dtype == FERRY_F32 ? 4 : 2;
+    unsigned char *matrix = to->table ? to->table[expert] : (unsigned char *)to->base + expert * to->expert_stride * size;
+    int add = k->gradient->beta != 0.0f;
+    for (int r = 0; r < rows; r++) {
+        const float *from = acc + r * FY_TILE_COLUMNS;
+        unsigned char *line = matrix + ((row + r) * to->row_stride + column) * size;
+        float *f32 = (float *)line;
+        uint16_t *bf16 = (uint16_t *)line;
+        if (to->dtype == FERRY_F32)
+            for (int c = 0; c < columns; c++) f32[c] = add ? f32[c] + from[c] : from[c];
+        else
+            for (int c = 0; c < columns; c++)
+                bf16[c] = fy_bf16_from_f32(add ? fy_bf16_to_f32(bf16[c]) + from[c] : from[c]);
+    }
+}
+
+/* The tile's sums, kept between the segments of an expert that macrobatch ends have cut. */
+static void copy_open(fy_call *call, const kind *k, float *acc, int64_t row, int64_t column, int rows, int columns,
+                      int save) {
+    float *open = (float *)fy_table(call, call->state->layout.table.open) + k->which * k->rows * k->columns;
+    for (int r = 0; r < rows; r++) {
+        float *kept = open + (row + r) * k->columns + column, *tile = acc + r * FY_TILE_COLUMNS;
+        memcpy(save ? kept : tile, save ? tile : kept, (size_t)columns * sizeof(float));
+    }
+}
+
+void fy_compute_weight(fy_call *call, const fy_segment *segment, int64_t unit, void *scratch) {
+    float *acc = fy_tile(scratch, 0);
+    kind k = kind_of(call, segment, &unit);
+    int64_t column_tiles = fy_tiles(k.columns);
+    /* Tiles are counted in column tiles both ways, so that gate and down have equally many. */
+    int64_t row = unit / column_tiles * FY_TILE_COLUMNS, column = unit % column_tiles * FY_TILE_COLUMNS;
+    int rows = (int)least(FY_TILE_COLUMNS, k.rows - row), columns = (int)least(FY_TILE_COLUMNS, k.columns - column);
+    int64_t pieces = segment->expert < 0 ? call->shared.rows : segment->pieces;
+    if (pieces == 0 && k.gradient->beta != 0.0f) return; /* an expert without rows leaves what it adds to as it is */
+    if (segment->opens) copy_open(call, &k, acc, row, column, rows, columns, 0);
+    else
+        for (int r = 0; r < rows; r++) memset(acc + r * FY_TILE_COLUMNS, 0, (size_t)columns * sizeof(float));
+    add_pieces(call, acc, segment, k.which, row, column, rows, columns, scratch);
+    if (segment->closes) store(&k, segment->expert < 0 ? 0 : segment->expert, acc, row, column, rows, columns);
+    else copy_open(call, &k, acc, row, column, rows, columns, 1);
+}
