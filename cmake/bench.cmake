@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# bench/*.c: measuring programs over the static library; none is built by default or run by the tests.
+# bench/*.c: each a program of its own, built and run one after the other by the target `bench` alone.
 file(GLOB FERRY_BENCHES CONFIGURE_DEPENDS bench/*.c)
+set(FERRY_BENCH_RUNS "")
+set(FERRY_BENCH_TARGETS "")
 foreach(source ${FERRY_BENCHES})
   get_filename_component(name ${source} NAME_WE)
   add_executable(bench_${name} EXCLUDE_FROM_ALL ${source})
   target_link_libraries(bench_${name} PRIVATE ferry_static)
+  list(APPEND FERRY_BENCH_TARGETS bench_${name})
+  list(APPEND FERRY_BENCH_RUNS COMMAND $<TARGET_FILE:bench_${name}>)
 endforeach()
+add_custom_target(bench ${FERRY_BENCH_RUNS} USES_TERMINAL)
+if(FERRY_BENCH_TARGETS)
+  add_dependencies(bench ${FERRY_BENCH_TARGETS})
+endif()

@@ -1,10 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-# The command `ferry`: cli/ and lm/ over the static library.
+# The command `ferry`: cli/ and lm/ over the static library. Everything but main.c is a library of its own, so that
+# unit tests can link parts of the command.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+
 file(GLOB FERRY_CLI_SOURCES CONFIGURE_DEPENDS cli/*.c cli/check/*.c lm/*.c)
-if(FERRY_CLI_SOURCES)
-  find_package(PkgConfig REQUIRED)
-  pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
-  add_executable(ferry ${FERRY_CLI_SOURCES})
-  target_include_directories(ferry PRIVATE ${CMAKE_SOURCE_DIR})
-  target_link_libraries(ferry PRIVATE ferry_static ferry_ref PkgConfig::JANSSON)
+list(FILTER FERRY_CLI_SOURCES EXCLUDE REGEX "cli/main\\.c$")
+add_library(ferry_cli STATIC ${FERRY_CLI_SOURCES})
+target_include_directories(ferry_cli PUBLIC ${CMAKE_SOURCE_DIR})
+target_link_libraries(ferry_cli PUBLIC ferry_static ferry_ref PkgConfig::JANSSON)
+
+string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+set(options "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_${type}}")
+if(FERRY_SANITIZE)
+  string(APPEND options " -fsanitize=${FERRY_SANITIZE}")
 endif()
+string(STRIP "${options}" options)
+set_source_files_properties(cli/info.c PROPERTIES COMPILE_DEFINITIONS
+  "FERRY_COMPILER=\"${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}\";FERRY_BUILD_TYPE=\"${CMAKE_BUILD_TYPE} (${options})\"")
+
+add_executable(ferry cli/main.c)
+target_link_libraries(ferry PRIVATE ferry_cli)

@@ -1,0 +1,47 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# tools/check.sh BUILD [OPTION]...: unit tests and tests of the command by ctest, then `ferry check OPTION...`. Ends
+# with one line, "N passed, N failed", over both. CHECK_PARTS chooses parts (default "ctest layer").
+set -u
+build=$1
+shift
+parts=${CHECK_PARTS-ctest layer}
+log=$build/check.log
+passed=0
+failed=0
+
+# Adds a part's numbers; a part that gave none, or that ended badly without a failure, counts as one failure.
+count() { # name exit-code passed failed
+    if [ -z "$3" ] || { [ "$2" -ne 0 ] && [ "$4" -eq 0 ]; }; then
+        echo "$1: ended with exit code $2 and no count of failures" >&2
+        failed=$((failed + 1))
+    else
+        passed=$((passed + $3))
+        failed=$((failed + $4))
+    fi
+}
+
+for part in $parts; do
+    code_file=$build/check.code
+    case $part in
+    ctest)
+        { ctest --test-dir "$build" --output-on-failure; echo $? >"$code_file"; } 2>&1 | tee "$log"
+        total=$(sed -n 's/.* tests failed out of \([0-9]*\)$/\1/p' "$log")
+        bad=$(sed -n 's/.*, \([0-9]*\) tests failed out of .*/\1/p' "$log")
+        count "unit tests" "$(cat "$code_file")" "${total:+$((total - bad))}" "${bad:-0}"
+        ;;
+    layer)
+        { "$build/ferry" check "$@"; echo $? >"$code_file"; } 2>&1 | tee "$log"
+        last=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
+        good=${last%% passed*}
+        bad=${last#*passed, }
+        count "ferry check" "$(cat "$code_file")" "$good" "${bad%% failed*}"
+        ;;
+    *)
+        echo "CHECK_PARTS: '$part' is not ctest or layer" >&2
+        exit 2
+        ;;
+    esac
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

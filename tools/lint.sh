@@ -1,0 +1,28 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What every file must keep: licence line, width, length, spaces, format; the public header as C99 and C++; scripts
+# that parse. Prints each finding and ends with 1 when there was one.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+findings=0
+say() {
+    echo "lint: $*"
+    findings=$((findings + 1))
+}
+
+for file in $(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.sh' '*.py' '*.cmake' CMakeLists.txt Makefile .ci/run); do
+    head -n 2 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$file: no SPDX line at the top"
+    [ "$(wc -l <"$file")" -le 800 ] || say "$file: more than 800 lines"
+    wide=$(awk 'length > 120 {print FNR; exit}' "$file")
+    [ -z "$wide" ] || say "$file:$wide: wider than 120 columns"
+    blank=$(grep -n '[[:space:]]$' "$file" | head -n 1 | cut -d: -f1)
+    [ -z "$blank" ] || say "$file:$blank: blanks at the end of the line"
+done
+for file in $(git ls-files '*.sh' .ci/run); do sh -n "$file" || say "$file: does not parse"; done
+cc -std=c99 -pedantic-errors -Wall -Wextra -Werror -fsyntax-only -x c include/ferry/ferry.h || say "ferry.h: not C99"
+if command -v c++ >/dev/null 2>&1; then
+    c++ -std=c++11 -pedantic-errors -Wall -Wextra -Werror -fsyntax-only -x c++ include/ferry/ferry.h ||
+        say "ferry.h: not C++"
+fi
+tools/format.sh --check || say "format: run make format"
+[ "$findings" -eq 0 ]
