@@ -34,9 +34,11 @@ static ferry_status await_step(fy_call *call, int worker, fy_work work, int64_t 
     case FY_WORK_GRAD:
         FY_TRY(await(call, worker, step, &s->pulled, 1, "pulled rows"));
         FY_TRY(await(call, worker, step, &s->remade, s->remake_units, "recomputed gate and up"));
-        return before == NULL
-                   ? FERRY_OK
-                   : await(call, worker, step, &before->finished, before->finish_units, "the ring's gradient rows");
+        if (before == NULL) return FERRY_OK;
+        /* dx products read the gradient rows, the push reads the dweight partials. */
+        FY_TRY(await(call, worker, step, &before->finished, before->finish_units, "the ring's gradient rows"));
+        return before->finish_units == 0 ? FERRY_OK
+                                         : await(call, worker, step, &before->pushed, 1, "pushed dweight partials");
     default:
         FY_TRY(await(call, worker, step, &s->made, s->make_units, "the rows that this product reads"));
         return before == NULL || before->finish_units == 0
