@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ferry train`: a small mixture-of-experts language model learns a text on R ranks. */
+#include "cli/train.h"
+
+#include "cli/commands.h"
+#include "cli/launch.h"
+#include "cli/message.h"
+#include "cli/options.h"
+#include "lm/error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_TEXT "pride-and-prejudice.txt"
+
+#define AT(field) .at = offsetof(train_options, field)
+static const cli_option options[] = {
+    {.name = "data",
+     .kind = CLI_STRING,
+     AT(data),
+     .argument = "FILE",
+     .help = "the text to learn: any bytes; its last tenth is held out (default: " DEFAULT_TEXT ", which comes along)"},
+    {.name = "steps",
+     .kind = CLI_INT,
+     AT(steps),
+     .min = 1,
+     .max = INT32_MAX,
+     .argument = "N",
+     .help = "optimizer steps in all, those of a resumed checkpoint included (default 600)"},
+    {.name = "decay-steps",
+     .kind = CLI_INT,
+     AT(decay),
+     .min = 1,
+     .max = INT32_MAX,
+     .argument = "N",
+     .help = "the step at which the learning rate has fallen to its floor; kept in checkpoints, so that a training "
+             "that is resumed goes on as if it had never ended (default 600)"},
+    {.name = "seed",
+     .kind = CLI_INT,
+     AT(seed),
+     .min = 0,
+     .max = INT64_MAX,
+     .argument = "S",
+     .help = "decides initial weights, batches and samples; kept in checkpoints (default 1)"},
+    {.name = "ranks",
+     .kind = CLI_INT,
+     AT(ranks),
+     .min = 1,
+     .max = LM_SHARDS,
+     .argument = "R",
+     .help = "1, 2, 4 or 8 ranks share tokens and experts; losses and checkpoints have the same bytes with any "
+             "(default 2)"},
+    {.name = "threads",
+     .kind = CLI_FLAG,
+     AT(processes),
+     .clears = 1,
+     .group = "mode",
+     .help = "ranks are threads of this process (default)"},
+    {.name = "processes",
+     .kind = CLI_FLAG,
+     AT(processes),
+     .group = "mode",
+     .help = "ranks are processes that share memory in /dev/shm"},
+    {.name = "save", .kind = CLI_STRING, AT(save), .argument = "FILE", .help = "write a checkpoint at the end"},
+    {.name = "resume", .kind = CLI_STRING, AT(resume), .argument = "FILE", .help = "go on from a checkpoint"},
+    {.name = "sample",
+     .kind = CLI_INT,
+     AT(sample),
+     .min = 1,
+     .max = 1000000,
+     .argument = "N",
+     .help = "print N bytes of generated text at the end"},
+    {.name = "temperature",
+     .kind = CLI_DOUBLE,
+     AT(temperature),
+     .min = 0,
+     .max = 100,
+     .argument = "T",
+     .help = "of the generated text: below 1 is more careful (default 0.8)"},
+    {.name = "timeout",
+     .kind = CLI_DOUBLE,
+     AT(timeout_s),
+     .min = 1,
+     .max = 86400,
+     .argument = "SECONDS",
+     .help = "for a rank to appear or to make progress (default 600)"},
+    {.name = "json", .kind = CLI_FLAG, AT(json), .help = "print one JSON object per line and nothing else"},
+    {0}};
+
+static const cli_command command = {
+    .name = "train",
+    .about = "Trains a byte-level transformer whose feed-forward parts are mixture-of-experts layers computed by Ferry: "
+             "2 blocks, width 128, 8 experts of which each byte takes 2.\n"
+             "Ends with the loss on held-out text beside the text's bigram entropy, both in nats per byte.",
+    .options = options,
+    .examples = "ferry train\n"
+                "ferry train --steps 300 --save half.safetensors\n"
+                "ferry train --resume half.safetensors --ranks 8 --processes --sample 500\n"};
+
+/* The default text: beside the source tree of a build folder, or in the share folder of an installation. */
+static int find_default_text(char *path, size_t room) {
+    static const char *const places[] = {"../data", "../../data", "../share/ferry/data"};
+    char self[3072];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length <= 0) return cli_fail("cannot tell where this program is: %s; name a text with --data", strerror(errno));
+    self[length] = 0;
+    *strrchr(self, '/') = 0;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(path, room, "%s/%s/%s", self, places[i], DEFAULT_TEXT);
+        if (access(path, R_OK) == 0) return 0;
+    }
+    return cli_fail("the default text " DEFAULT_TEXT " is not there; looked in ../data, ../../data and "
+                    "../share/ferry/data from %s; name a text with --data",
+                    self);
+}
+
+/* A checkpoint that cannot be written should be known before the work, not after it. */
+static int check_save(const char *path) {
+    char folder[4096];
+    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder)
+        return cli_fail("the name of the checkpoint is too long");
+    char *slash = strrchr(folder, '/');
+    if (slash == folder) slash++;
+    if (slash) *slash = 0;
+    const char *where = slash ? folder : ".";
+    return access(where, W_OK | X_OK) == 0 ? 0 : cli_fail("cannot write to %s: %s", where, strerror(errno));
+}
+
+static int prepare(train_job *job, const char **text_path, char *found, size_t room) {
+    train_options *o = &job->options;
+    int code = o->resume ? train_checkpoint_open(job) : 0;
+    if (code) return code;
+    if (o->resume && job->first_step > o->steps)
+        return cli_fail("the checkpoint %s has done %lld steps, more than --steps %lld", o->resume,
+                        (long long)job->first_step, (long long)o->steps);
+    if (o->save && (code = check_save(o->save))) return code;
+    if (!o->data && (code = find_default_text(found, room))) return code;
+    *text_path = o->data ? o->data : found;
+    if (lm_text_load(&job->text, *text_path, job->config.sequences, job->config.length)) return cli_fail("%s", lm_error());
+    return 0;
+}
+
+int ferry_cmd_train(int argc, char **argv) {
+    train_job job = {.config = lm_config_default()};
+    train_options *o = &job.options;
+    *o = (train_options){.steps = job.config.decay_steps,
+                         .decay = -1,
+                         .seed = -1,
+                         .ranks = 2,
+                         .temperature = 0.8,
+                         .timeout_s = 600};
+    int code;
+    if (!cli_parse(&command, argc, argv, o, NULL, &code)) return code;
+    if (LM_SHARDS % o->ranks) return cli_usage("--ranks must divide %d, not be %d", LM_SHARDS, (int)o->ranks);
+    if (o->temperature <= 0) return cli_usage("--temperature must be more than 0");
+    if (o->decay >= 0) job.config.decay_steps = o->decay;
+    if (o->seed >= 0) job.config.seed = (uint64_t)o->seed;
+
+    char found[4096];
+    const char *path = NULL;
+    code = prepare(&job, &path, found, sizeof found);
+    if (!code) {
+        cli_launch_options launch = {
+            .nranks = (int)o->ranks, .processes = (int)o->processes, .timeout_s = o->timeout_s};
+        code = cli_launch(&launch, train_rank, &job);
+    }
+    lm_text_free(&job.text);
+    if (job.checkpoint) safetensors_close(job.checkpoint);
+    return code;
+}

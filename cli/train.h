@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of `ferry train`: options, checkpoint files, one rank's work, and what is printed. */
+#ifndef FERRY_CLI_TRAIN_H
+#define FERRY_CLI_TRAIN_H
+
+#include "cli/safetensors.h"
+#include "lm/trainer.h"
+
+typedef struct train_options {
+    const char *data, *save, *resume;
+    int64_t steps, decay, seed; /* decay, seed: -1 when not given */
+    int64_t ranks, processes;
+    int64_t sample;
+    double temperature, timeout_s;
+    int64_t json;
+} train_options;
+
+typedef struct train_job {
+    train_options options;
+    lm_config config;
+    lm_text text;
+    safetensors_file *checkpoint; /* to resume from, checked; NULL: a new training */
+    int64_t first_step;           /* steps that the checkpoint has done */
+} train_job;
+
+/* A cli_rank_main; `user` is the train_job. */
+int train_rank(void *user, const ferry_bootstrap *bootstrap, int rank);
+
+/* ---- Checkpoint files (train_checkpoint.c) ---- */
+
+/* Opens job->options.resume, checks that it holds every tensor of the default model, and takes seed, schedule and step
+ * from it. 0, or the exit code after a message. */
+int train_checkpoint_open(train_job *job);
+/* Copies the open checkpoint's tensors into the trainer. */
+void train_checkpoint_restore(const train_job *job, lm_trainer *trainer);
+/* Collective. Rank 0 writes the file. The bytes depend on configuration, text and step alone. */
+int train_checkpoint_save(lm_trainer *trainer, const char *path);
+
+/* ---- What is printed, by rank 0 (train_report.c) ---- */
+
+typedef struct train_progress {
+    int64_t step;
+    double loss, held_out, bytes_per_s, smallest_load, largest_load;
+} train_progress;
+
+void train_print_start(const train_job *job, const lm_trainer *trainer);
+/* The bar; only on a terminal. */
+void train_show_bar(const train_job *job, int64_t step, double loss);
+void train_print_progress(const train_job *job, const train_progress *progress);
+void train_print_end(const train_job *job, int64_t step, double held_out, double seconds);
+void train_print_sample(const train_job *job, const unsigned char *bytes, int64_t count);
+
+#endif

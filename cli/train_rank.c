@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank of a training: the same steps on every rank; rank 0 does the talking. */
+#include "cli/machine.h"
+#include "cli/message.h"
+#include "cli/train.h"
+#include "lm/error.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+/* Reports come every REPORT_STEPS steps, in short trainings ten times; the held-out loss in them is that of
+ * REPORT_BATCHES batches. */
+enum { REPORT_STEPS = 50, REPORT_BATCHES = 4, MOST_WORKERS = 4 };
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t report_windows(const lm_trainer *trainer) {
+    int64_t all = lm_trainer_windows(trainer), some = REPORT_BATCHES * trainer->model->config.sequences;
+    return some < all ? some : all;
+}
+
+static int report(const train_job *job, lm_trainer *trainer, int64_t steps, double seconds) {
+    const lm_config *c = &job->config;
+    train_progress progress = {.step = trainer->step, .loss = trainer->loss};
+    if (lm_trainer_evaluate(trainer, report_windows(trainer), &progress.held_out)) return -1;
+    lm_trainer_take_load(trainer, &progress.smallest_load, &progress.largest_load);
+    progress.bytes_per_s = (double)(steps * c->sequences * c->length) / seconds;
+    if (trainer->model->rank == 0) train_print_progress(job, &progress);
+    return 0;
+}
+
+static int run_steps(const train_job *job, lm_trainer *trainer) {
+    int64_t last = job->options.steps, steps = last - trainer->step;
+    int64_t every = steps >= 10 * REPORT_STEPS ? REPORT_STEPS : (steps + 9) / 10, reported = trainer->step;
+    double begin = now_s();
+    while (trainer->step < last) {
+        if (lm_trainer_step(trainer)) return -1;
+        if (trainer->model->rank == 0) train_show_bar(job, trainer->step, trainer->loss);
+        if (trainer->step % every != 0 && trainer->step != last) continue;
+        if (report(job, trainer, trainer->step - reported, now_s() - begin)) return -1;
+        reported = trainer->step;
+        begin = now_s();
+    }
+    return 0;
+}
+
+static int sample(const train_job *job, lm_trainer *trainer) {
+    int64_t count = job->options.sample;
+    unsigned char *bytes = malloc((size_t)count);
+    int bad = bytes ? lm_sample(trainer->model, (const unsigned char *)"\n", 1, job->options.temperature, count, bytes)
+                    : lm_fail("no memory for a sample of %lld bytes", (long long)count);
+    if (!bad && trainer->model->rank == 0) train_print_sample(job, bytes, count);
+    free(bytes);
+    return bad;
+}
+
+/* Returns -1 with lm_error() set; *code is an exit code after a message that has been printed. */
+static int train(const train_job *job, ferry_comm *comm, lm_trainer **trainer, int *code) {
+    double begin = now_s(), held_out;
+    LM_TRY(lm_trainer_create(comm, &job->config, &job->text, trainer));
+    lm_trainer *t = *trainer;
+    if (job->checkpoint) train_checkpoint_restore(job, t);
+    if (t->model->rank == 0) train_print_start(job, t);
+    LM_TRY(run_steps(job, t));
+    LM_TRY(lm_trainer_evaluate(t, lm_trainer_windows(t), &held_out));
+    if (t->model->rank == 0) train_print_end(job, t->step, held_out, now_s() - begin);
+    if (job->options.save) *code = train_checkpoint_save(t, job->options.save);
+    return job->options.sample && !*code ? sample(job, t) : 0;
+}
+
+int train_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {
+    const train_job *job = user;
+    int workers = machine_processors() / bootstrap->nranks, code = CLI_OK;
+    ferry_comm *comm = NULL;
+    lm_trainer *trainer = NULL;
+    ferry_comm_config config;
+    ferry_comm_config_init(&config);
+    config.bootstrap = *bootstrap;
+    config.comm_workers = 1;
+    config.compute_workers = workers < 1 ? 1 : workers > MOST_WORKERS ? MOST_WORKERS : workers;
+    config.enter_timeout_s = config.progress_timeout_s = job->options.timeout_s;
+    if (lm_fail_status(ferry_comm_create(&config, &comm), "creating the communicator") ||
+        train(job, comm, &trainer, &code))
+        code = cli_fail("rank %d: %s", rank, lm_error());
+    lm_trainer_destroy(trainer);
+    ferry_comm_destroy(comm);
+    return code;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a training prints: lines for people, or one JSON object per line; the bar goes to a terminal only. */
+#include "cli/message.h"
+#include "cli/train.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* How far below the bigram entropy the held-out loss of the default training has to be. */
+#define WANTED_BELOW 0.25
+
+enum { BAR_WIDTH = 30 };
+
+static int has_bar(const train_job *job) { return !job->options.json && isatty(STDERR_FILENO); }
+
+static void clear_bar(const train_job *job) {
+    if (has_bar(job)) fputs("\r\033[K", stderr);
+}
+
+static int64_t parameter_count(const lm_trainer *trainer) {
+    return trainer->model->layout.dense + trainer->model->layout.per_expert * trainer->model->config.experts;
+}
+
+void train_print_start(const train_job *job, const lm_trainer *trainer) {
+    const train_options *o = &job->options;
+    const char *mode = o->processes ? "processes" : "threads";
+    if (o->json) {
+        cli_print_json(json_pack("{s:s,s:I,s:I,s:s,s:I,s:I,s:I,s:f}", "event", "start", "parameters",
+                                 (json_int_t)parameter_count(trainer), "ranks", (json_int_t)o->ranks, "mode", mode,
+                                 "seed", (json_int_t)job->config.seed, "step", (json_int_t)trainer->step, "text_bytes",
+                                 (json_int_t)job->text.size, "bigram_entropy", job->text.bigram_entropy));
+        return;
+    }
+    printf("%" PRId64 " parameters on %" PRId64 " ranks (%s); text of %" PRId64 " bytes, %" PRId64
+           " of them held out; from step %" PRId64 " to %" PRId64 "\n",
+           parameter_count(trainer), o->ranks, mode, job->text.size, job->text.size - job->text.train, trainer->step,
+           o->steps);
+    fflush(stdout);
+}
+
+void train_show_bar(const train_job *job, int64_t step, double loss) {
+    if (!has_bar(job)) return;
+    int64_t all = job->options.steps - job->first_step;
+    int filled = (int)((step - job->first_step) * BAR_WIDTH / all);
+    fprintf(stderr, "\r[%.*s%*s] %" PRId64 "/%" PRId64 "  loss %.4f", filled, "##############################",
+            BAR_WIDTH - filled, "", step, job->options.steps, loss);
+}
+
+void train_print_progress(const train_job *job, const train_progress *p) {
+    double mean = 1.0 / (double)job->config.experts;
+    if (job->options.json) {
+        cli_print_json(json_pack("{s:s,s:I,s:f,s:f,s:f,s:{s:f,s:f,s:f}}", "event", "progress", "step",
+                                 (json_int_t)p->step, "loss", p->loss, "held_out_loss", p->held_out,
+                                 "tokens_per_second", p->bytes_per_s, "expert_load", "min", p->smallest_load, "mean",
+                                 mean, "max", p->largest_load));
+        return;
+    }
+    clear_bar(job);
+    printf("step %6" PRId64 "  loss %.6f  held-out %.6f  %8.0f tokens/s  expert load %.3f / %.3f / %.3f\n", p->step,
+           p->loss, p->held_out, p->bytes_per_s, p->smallest_load, mean, p->largest_load);
+    fflush(stdout);
+}
+
+void train_print_end(const train_job *job, int64_t step, double held_out, double seconds) {
+    double entropy = job->text.bigram_entropy, below = entropy - held_out;
+    int reached = below >= WANTED_BELOW;
+    if (job->options.json) {
+        cli_print_json(json_pack("{s:s,s:I,s:f,s:f,s:f,s:b,s:f}", "event", "end", "step", (json_int_t)step,
+                                 "held_out_loss", held_out, "bigram_entropy", entropy, "below", below, "reached",
+                                 reached, "seconds", seconds));
+        return;
+    }
+    clear_bar(job);
+    printf("held-out loss %.6f, bigram entropy of the text %.6f (nats per byte): %.3f below, wanted %.2f: %s\n", held_out,
+           entropy, below, WANTED_BELOW, reached ? "ok" : "not reached");
+    printf("%.1f s\n", seconds);
+    fflush(stdout);
+}
+
+/* JSON text is UTF-8; a sample that is not has its bytes above 127 shown as '?'. */
+static json_t *sample_text(const unsigned char *bytes, int64_t count) {
+    json_t *text = json_stringn((const char *)bytes, (size_t)count);
+    char *plain = text ? NULL : malloc((size_t)count);
+    if (!plain) return text;
+    for (int64_t i = 0; i < count; i++) plain[i] = (char)(bytes[i] < 128 ? bytes[i] : '?');
+    text = json_stringn(plain, (size_t)count);
+    free(plain);
+    return text;
+}
+
+void train_print_sample(const train_job *job, const unsigned char *bytes, int64_t count) {
+    if (job->options.json) {
+        cli_print_json(json_pack("{s:s,s:o}", "event", "sample", "text", sample_text(bytes, count)));
+        return;
+    }
+    fwrite(bytes, 1, (size_t)count, stdout);
+    fputc('\n', stdout);
+    fflush(stdout);
+}

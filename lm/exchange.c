@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sums over the ranks' shards through symmetric memory. Between two barriers a piece of it is either written by its
+ * owner or read by all: sums are written before the barrier of lm_exchange_totals and read after it; gradients and
+ * expert norms are written before the first barrier of lm_exchange_gradients and read after it; slices are written
+ * between its barriers and read after the second. Writing again comes after a barrier that every reader has passed.
+ */
+#include "lm/dense.h"
+#include "lm/error.h"
+#include "lm/trainer.h"
+
+#include <math.h>
+#include <string.h>
+
+static int64_t sum_count(const lm_trainer *trainer) {
+    return 1 + trainer->model->config.layers * trainer->model->config.experts;
+}
+
+int lm_exchange_create(lm_trainer *trainer) {
+    const lm_model *model = trainer->model;
+    size_t dense = (size_t)model->layout.dense * sizeof(float), shards = (size_t)model->local_shards;
+    LM_TRY(lm_share(model->comm, shards * (size_t)sum_count(trainer) * sizeof(double), "sharing sums", &trainer->sums));
+    LM_TRY(lm_share(model->comm, shards * dense, "sharing gradients", &trainer->gradients));
+    LM_TRY(lm_share(model->comm, dense, "sharing summed gradients", &trainer->slices));
+    return lm_share(model->comm, (size_t)model->local_experts * sizeof(double), "sharing norms", &trainer->norms);
+}
+
+void lm_exchange_destroy(lm_trainer *trainer) {
+    ferry_comm *comm = trainer->model->comm;
+    ferry_sym_free(comm, trainer->norms.mine);
+    ferry_sym_free(comm, trainer->slices.mine);
+    ferry_sym_free(comm, trainer->gradients.mine);
+    ferry_sym_free(comm, trainer->sums.mine);
+}
+
+double *lm_exchange_sums(lm_trainer *trainer, int64_t shard) {
+    return (double *)trainer->sums.mine + shard * sum_count(trainer);
+}
+
+int lm_exchange_totals(lm_trainer *trainer) {
+    const lm_model *model = trainer->model;
+    int64_t count = sum_count(trainer);
+    LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all losses"));
+    memset(trainer->totals, 0, (size_t)count * sizeof(double));
+    for (int r = 0; r < model->nranks; r++) {
+        const double *from = trainer->sums.peer[r];
+        for (int64_t shard = 0; shard < model->local_shards; shard++, from += count) {
+            for (int64_t i = 0; i < count; i++) trainer->totals[i] += from[i];
+        }
+    }
+    return 0;
+}
+
+/* The dense vector is cut into one slice per rank; slice `rank` is [begin, end). */
+static int64_t slice_begin(const lm_model *model, int rank) { return model->layout.dense * rank / model->nranks; }
+
+static void sum_slice(lm_trainer *trainer) {
+    const lm_model *model = trainer->model;
+    int64_t begin = slice_begin(model, model->rank), end = slice_begin(model, model->rank + 1);
+    float *sum = trainer->slices.mine;
+    memset(sum + begin, 0, (size_t)(end - begin) * sizeof(float));
+    for (int r = 0; r < model->nranks; r++) {
+        const float *from = trainer->gradients.peer[r];
+        for (int64_t shard = 0; shard < model->local_shards; shard++, from += model->layout.dense) {
+            for (int64_t i = begin; i < end; i++) sum[i] += from[i];
+        }
+    }
+}
+
+static void measure_experts(lm_trainer *trainer) {
+    const lm_model *model = trainer->model;
+    double *norms = trainer->norms.mine;
+    memset(norms, 0, (size_t)model->local_experts * sizeof(double));
+    for (int n = model->layout.dense_count; n < model->layout.count; n++) {
+        const lm_tensor *tensor = &model->layout.tensors[n];
+        int64_t size = tensor->shape[1] * tensor->shape[2];
+        const float *gradient = trainer->expert_gradient + lm_expert_offset(tensor, model->local_experts);
+        for (int64_t e = 0; e < model->local_experts; e++) norms[e] += lm_square_sum(gradient + e * size, size);
+    }
+}
+
+int lm_exchange_gradients(lm_trainer *trainer) {
+    const lm_model *model = trainer->model;
+    measure_experts(trainer);
+    LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all gradients"));
+    sum_slice(trainer);
+    LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all summed gradients"));
+    for (int r = 0; r < model->nranks; r++) {
+        int64_t begin = slice_begin(model, r), end = slice_begin(model, r + 1);
+        memcpy(trainer->dense_gradient + begin, (const float *)trainer->slices.peer[r] + begin,
+               (size_t)(end - begin) * sizeof(float));
+    }
+    double squares = lm_square_sum(trainer->dense_gradient, model->layout.dense);
+    for (int r = 0; r < model->nranks; r++) {
+        const double *norms = trainer->norms.peer[r];
+        for (int64_t e = 0; e < model->local_experts; e++) squares += norms[e];
+    }
+    trainer->gradient_norm = sqrt(squares);
+    return 0;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A byte-level decoder-only transformer with MoE layers, as one rank sees it: all dense parameters, the parameters of
+ * its own experts, and what a forward keeps for the backward of the sequences that are this rank's. A block is
+ *     middle = input + attention(norm(input))        output = middle + moe(norm(middle))
+ * with the MoE part computed by Ferry for all of the rank's tokens at once. Dense work goes sequence by sequence, so
+ * its shapes, and with them its bits, do not depend on the number of ranks.
+ */
+#ifndef FERRY_LM_MODEL_H
+#define FERRY_LM_MODEL_H
+
+#include "lm/attention.h"
+#include "lm/layout.h"
+#include "lm/router.h"
+
+#include "ferry/ferry.h"
+
+/* What is kept of a parameter, in this order wherever all three are walked. */
+enum { LM_VALUE, LM_MOMENT1, LM_MOMENT2, LM_KINDS };
+
+/* Symmetric memory: this rank's part, and where it sees every rank's. */
+typedef struct lm_shared {
+    void *mine;
+    void *peer[LM_SHARDS];
+} lm_shared;
+
+/* One block's tape: arrays over the rank's tokens. H per token unless noted. */
+typedef struct lm_tape {
+    float *input, *attention_normed, *attention_scale /* 1 */, *qkv /* 3H */, *p /* heads * length */, *attended;
+    float *middle, *routed, *routed_scale /* 1 */, *probability /* E */, *weights /* K */;
+    int32_t *ids; /* K */
+} lm_tape;
+
+typedef struct lm_model {
+    lm_config config;
+    lm_layout layout;
+    ferry_comm *comm;
+    ferry_layer *layer;        /* one for all blocks */
+    ferry_context **contexts;  /* [layers] */
+    int rank, nranks;
+    int64_t local_experts, first_expert;
+    int64_t local_shards, first_shard, shard_sequences, local_sequences;
+
+    float *dense[LM_KINDS];    /* [layout.dense] each */
+    lm_shared experts;         /* [LM_KINDS][local_experts * layout.per_expert] */
+    uint16_t *expert_bf16;     /* what Ferry reads */
+    float *turned;             /* transposes of the dense matrices, for the way back */
+
+    lm_tape *tapes;            /* [layers] */
+    float *last;               /* [tokens, H] output of the last block */
+    float *stream;             /* [tokens, H] its gradient, carried backwards block by block */
+    lm_attention attention;
+    lm_router router;
+    uint16_t *moe_in, *moe_out; /* [tokens, H] what goes to Ferry and comes back, both ways */
+    float *dweights;           /* [tokens, K] */
+    float *scratch;            /* [length, 4H + bytes] of one sequence */
+    void **blocks;             /* memory of the arrays above */
+    int block_count;
+} lm_model;
+
+/* Collective. `nranks` divides LM_SHARDS. Parameters get their initial values, which depend on config.seed alone. */
+int lm_model_create(ferry_comm *comm, const lm_config *config, lm_model **model);
+void lm_model_destroy(lm_model *model);
+
+/* Collective. Zeroed symmetric memory of `bytes` bytes per rank. */
+int lm_share(ferry_comm *comm, size_t bytes, const char *what, lm_shared *shared);
+
+/* The vector of this rank's experts in one kind: [local_experts * per_expert]. */
+float *lm_experts(const lm_model *model, int kind);
+/* Call after values have changed: renews the copies that products read. */
+void lm_model_refresh(lm_model *model);
+
+/* Copies a whole tensor out of the model (collective in effect: peers must not change theirs meanwhile) or, for the
+ * parts that this rank holds, into it. */
+void lm_model_read(const lm_model *model, const lm_tensor *tensor, int kind, float *to);
+void lm_model_write(lm_model *model, const lm_tensor *tensor, int kind, const float *from);
+
+/* Collective. Runs the blocks over `sequences` windows (at most local_sequences; may be 0) of config.length bytes.
+ * keep: a backward may follow. */
+int lm_forward(lm_model *model, const unsigned char *const *windows, int64_t sequences, int keep);
+/* Logits of sequence `sequence` of the last forward: [length, LM_BYTES], valid until the next call. */
+float *lm_logits(lm_model *model, int64_t sequence);
+/* The sum of -log p of the next byte over the sequence (windows hold length + 1 bytes). With a gradient (dense
+ * layout; added to), begins the way back: the loss counts `scale` times. */
+double lm_loss(lm_model *model, int64_t sequence, const unsigned char *window, float scale, float *gradient);
+/* Collective, after lm_loss of every sequence of a forward that kept. Adds to dense[local_shards][layout.dense] and
+ * writes the gradient of the local experts. pull[layers][E]: see lm/router.h. */
+int lm_backward(lm_model *model, const unsigned char *const *windows, float *dense, float *experts, const float *pull);
+
+/* ---- Parts of the above, one block at a time ---- */
+void lm_attend(lm_model *model, int64_t block, int64_t sequence);
+void lm_attend_back(lm_model *model, int64_t block, int64_t sequence, const float *pull, float *gradient);
+int lm_mix(lm_model *model, int64_t block, int64_t tokens, int keep);
+int lm_mix_back(lm_model *model, int64_t block, float *experts);
+
+#endif
