@@ -59,11 +59,35 @@ static inline fy_vector vector_one_nan(fy_vector v)
     return _mm256_blendv_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(FY_F32_NAN_BITS)), is_nan);
 }
 
+static inline fy_vector widen_halves(__m128i halves)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+
 /* 8 consecutive BF16 values. */
 static inline fy_vector vector_widen(const uint16_t *from)
 {
-    __m128i halves = _mm_loadu_si128((const __m128i *)from);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+    return widen_halves(_mm_loadu_si128((const __m128i *)from));
+}
+
+static inline uint64_t first_of_four(const uint16_t *from, int count)
+{
+    uint64_t four = 0;
+    uint32_t two = 0;
+    if (count >= 4) {
+        memcpy(&four, from, sizeof four);
+        return four;
+    }
+    if (count & 2) memcpy(&two, from, sizeof two);
+    if (count & 1) four = (uint64_t)from[count - 1] << 16 * (count - 1);
+    return four | two;
+}
+
+/* The first `lanes` < 8 of them; the others are 0 and not read. */
+static inline fy_vector vector_widen_part(const uint16_t *from, int lanes)
+{
+    uint64_t high = lanes > 4 ? first_of_four(from + 4, lanes - 4) : 0;
+    return widen_halves(_mm_set_epi64x((long long)high, (long long)first_of_four(from, lanes)));
 }
 
 /* Depths that one transposition covers: dwords are pairs of consecutive k. */

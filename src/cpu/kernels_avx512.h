@@ -61,6 +61,13 @@ static inline fy_vector vector_widen(const uint16_t *from)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
+/* The first `lanes` of them; the others are 0 and not read. */
+static inline fy_vector vector_widen_part(const uint16_t *from, int lanes)
+{
+    __m256i halves = _mm256_maskz_loadu_epi16((__mmask16)((1u << lanes) - 1u), from);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
 /* Depths that one transposition covers: dwords are pairs of consecutive k. */
 enum { FY_TRANSPOSE_DEPTH = 32 };
 

@@ -69,6 +69,14 @@ static inline fy_vector vector_widen(const uint16_t *from)
                        fy_bf16_to_f32(from[3])};
 }
 
+/* The first `lanes` of them; the others are 0 and not read. */
+static inline fy_vector vector_widen_part(const uint16_t *from, int lanes)
+{
+    fy_vector v = vector_zero();
+    for (int i = 0; i < lanes; i++) v[i] = fy_bf16_to_f32(from[i]);
+    return v;
+}
+
 /* Depths that one transposition covers. */
 enum { FY_TRANSPOSE_DEPTH = 4 };
 

@@ -37,20 +37,17 @@ static void pack_along_k(float *strip, const uint16_t *data, int64_t i_stride, i
 /* i contiguous: widens. */
 static void pack_along_i(float *strip, const uint16_t *data, int64_t k_stride, int count, int depth)
 {
-    if (count == FY_LANES) {
+    if (count == FY_LANES)
         for (int k = 0; k < depth; k++) vector_store(strip + k * FY_LANES, vector_widen(data + k * k_stride));
-        return;
-    }
-    for (int k = 0; k < depth; k++) {
-        uint16_t part[FY_LANES] = {0};
-        memcpy(part, data + k * k_stride, sizeof(uint16_t) * (size_t)count);
-        vector_store(strip + k * FY_LANES, vector_widen(part));
-    }
+    else
+        for (int k = 0; k < depth; k++)
+            vector_store(strip + k * FY_LANES, vector_widen_part(data + k * k_stride, count));
 }
 
-/* strip[k * FY_LANES + lane] = operand(i + lane, k0 + k), 0 for lane >= count. */
-static void pack_strip(float *strip, fy_operand operand, int64_t i, int count, int64_t k0, int depth)
+/* strip[k * FY_LANES + lane] = operand(i + lane, k0 + k), 0 where i + lane >= end. */
+static void pack_strip(float *strip, fy_operand operand, int i, int end, int64_t k0, int depth)
 {
+    int count = end - i < FY_LANES ? end - i : FY_LANES;
     const uint16_t *data = operand.data + i * operand.i_stride + k0 * operand.k_stride;
     if (operand.k_stride == 1)
         pack_along_k(strip, data, operand.i_stride, count, depth);
@@ -127,18 +124,16 @@ static void product(float *acc, int64_t acc_stride, int rows, int columns, int64
     float *packed_b = packed_a + FY_A_LANES * FY_BLOCK_DEPTH;
     for (int64_t k = 0; k < depth; k += FY_BLOCK_DEPTH, add = 1) {
         int block = depth - k < FY_BLOCK_DEPTH ? (int)(depth - k) : FY_BLOCK_DEPTH;
-        /* Strip s holds rows [rows * s / strips, rows * (s + 1) / strips): nearly equal, no short last one. */
-        for (int s = 0; s < strips; s++) {
-            int first = rows * s / strips, end = rows * (s + 1) / strips;
-            pack_strip(packed_a + s * FY_STRIP_FLOATS, a, first, end - first, k, block);
-        }
+        /* Strip s is of rows [rows * s / strips, rows * (s + 1) / strips): nearly equal, no short last one. Its other
+         * lanes hold rows of the next strip, where there is one: filled faster than left out, and never used. */
+        for (int s = 0; s < strips; s++)
+            pack_strip(packed_a + s * FY_STRIP_FLOATS, a, rows * s / strips, rows, k, block);
         for (int column = 0; column < columns; column += FY_PANEL_VECTORS * FY_LANES) {
             int width = columns - column < FY_PANEL_VECTORS * FY_LANES ? columns - column : FY_PANEL_VECTORS * FY_LANES;
             int vectors = (width + FY_LANES - 1) / FY_LANES;
             int last = width - (vectors - 1) * FY_LANES;
             for (int v = 0; v < vectors; v++)
-                pack_strip(packed_b + v * FY_STRIP_FLOATS, b, column + v * FY_LANES,
-                           v < vectors - 1 ? FY_LANES : last, k, block);
+                pack_strip(packed_b + v * FY_STRIP_FLOATS, b, column + v * FY_LANES, columns, k, block);
             for (int s = 0; s < strips; s++) {
                 int first = rows * s / strips, end = rows * (s + 1) / strips;
                 multiply_strip(end - first, vectors, acc + first * acc_stride + column, acc_stride, last,
