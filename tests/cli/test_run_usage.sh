@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+# `ferry run`: bad command lines end with 2, bad files with 1, both with a message that names the cause.
+. tests/cli/lib.sh
+
+in=$work/in.safetensors
+out=$work/out.safetensors
+"$TENSORS" make "$in" || problem "no input"
+"$TENSORS" make "$work/split.safetensors" split=10,0,14 || problem "no input"
+
+expect 2 "$FERRY" run
+says err "missing argument IN.safetensors"
+expect 2 "$FERRY" run "$in"
+says err "missing argument OUT.safetensors"
+expect 2 "$FERRY" run "$in" "$out" "$out"
+for pair in "--ranks 0" "--ranks x" "--ranks 1000" "--ring -1" "--ring 64x" "--ring 99999999999999999999" "--isa sse" \
+    "--context all" "--context -3" "--grad-dtype f16" "--swiglu-limit nan" "--swiglu-limit -1" "--timeout -1" \
+    "--comm-workers 0" "--compute-workers 0" "--minibatch 0" "--backend tpu" "--ranks" "--json=yes" \
+    "--threads --processes" "-r 2"; do
+    # shellcheck disable=SC2086
+    expect 2 "$FERRY" run "$in" "$out" $pair
+    silent out
+done
+says err "unknown option '-r'"
+expect 2 "$FERRY" run --threads --processes "$in" "$out"
+says err "--threads and --processes exclude each other"
+expect 2 "$FERRY" run --ranks 4 "$work/split.safetensors" "$out"
+says err "--ranks 4 contradicts tokens_per_rank"
+expect 0 "$FERRY" run --ranks 3 --threads --threads "$work/split.safetensors" "$out"
+rm "$out"
+
+expect 1 "$FERRY" run "$work/absent.safetensors" "$out"
+says err "cannot be opened"
+expect 1 "$FERRY" run "$work" "$out"
+says err "not a regular file"
+head -c 300 "$in" >"$work/short.safetensors"
+expect 1 "$FERRY" run "$work/short.safetensors" "$out"
+says err "cut short"
+: >"$work/empty.safetensors"
+expect 1 "$FERRY" run "$work/empty.safetensors" "$out"
+says err "too few"
+
+# Same length, so that the header stays right: another dtype, another name.
+sed 's/"dtype":"F32"/"dtype":"I32"/' "$in" >"$work/dtype.safetensors"
+expect 1 "$FERRY" run "$work/dtype.safetensors" "$out"
+says err "tensor 'weights' is I32; expected F32"
+sed 's/"dtype":"BF16"/"dtype":"F16" /g' "$in" >"$work/f16.safetensors"
+expect 1 "$FERRY" run "$work/f16.safetensors" "$out"
+says err "is F16; expected BF16"
+sed 's/"gate":/"gata":/' "$in" >"$work/name.safetensors"
+expect 1 "$FERRY" run "$work/name.safetensors" "$out"
+says err "tensor 'gate' is missing"
+sed 's/"shape":\[24,2\]/"shape":[48,1]/' "$in" >"$work/shape.safetensors"
+expect 1 "$FERRY" run "$work/shape.safetensors" "$out"
+says err "tensor 'ids' has shape [48, 1]; expected [N,K]"
+"$TENSORS" make "$work/sum.safetensors" split=10,0,13 || problem "no input"
+expect 1 "$FERRY" run "$work/sum.safetensors" "$out"
+says err "adds up to 23 tokens, but x has 24"
+"$TENSORS" make "$work/negative.safetensors" split=30,-6 || problem "no input"
+expect 1 "$FERRY" run "$work/negative.safetensors" "$out"
+says err "gives rank 1 -6 tokens"
+for key in E=0 I=0 H=0 K=0; do
+    "$TENSORS" make "$work/zero.safetensors" $key || problem "no input"
+    expect 1 "$FERRY" run "$work/zero.safetensors" "$out"
+    says err "at least 1 is needed"
+done
+[ ! -e "$out" ] || problem "a failed run left a file"
+
+expect 1 "$FERRY" run "$in" "$work/absent/out.safetensors"
+says err "cannot be written"
+expect 1 "$FERRY" run "$in" /dev/null
+[ -c /dev/null ] || problem "/dev/null was replaced"
+[ -z "$(find "$work" -name '*.tmp')" ] || problem "a temporary file was left"
+finish
