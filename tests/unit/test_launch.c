@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launching ranks: every rank runs, exit codes come back, a dead child is said and ends nobody else. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/launch.h"
+
+enum { RANKS = 5 };
+
+/* What the ranks are told and what they leave. */
+typedef struct board {
+    int exit_code[RANKS];
+    int kill_rank; /* this one ends itself by a signal; -1: none */
+    int hang_rank; /* this one never ends; -1: none */
+    _Atomic int ran[RANKS];
+    int sum[RANKS];
+} board;
+
+static int rank_main(void *user, const ferry_bootstrap *bootstrap, int rank) {
+    board *b = user;
+    int all[RANKS], mine = 10 + rank;
+    b->ran[rank]++;
+    if (rank == b->kill_rank) raise(SIGKILL);
+    while (rank == b->hang_rank) pause();
+    if (b->kill_rank < 0 && b->hang_rank < 0) {
+        if (bootstrap->rank != rank || bootstrap->nranks != RANKS) return 90;
+        if (bootstrap->allgather(bootstrap->user, &mine, all, sizeof mine)) return 91;
+        for (int r = 0; r < RANKS; r++) b->sum[rank] += all[r];
+    }
+    return b->exit_code[rank];
+}
+
+static board *new_board(void) {
+    board *b = cli_shared_alloc(sizeof *b);
+    assert_non_null(b);
+    b->kill_rank = b->hang_rank = -1;
+    return b;
+}
+
+static void check_all_ran(const board *b) {
+    for (int r = 0; r < RANKS; r++) assert_int_equal(b->ran[r], 1);
+}
+
+static void ranks_meet(void **state) {
+    (void)state;
+    for (int processes = 0; processes < 2; processes++) {
+        board *b = new_board();
+        cli_launch_options options = {.nranks = RANKS, .processes = processes, .timeout_s = 30};
+        assert_int_equal(cli_launch(&options, rank_main, b), 0);
+        check_all_ran(b);
+        for (int r = 0; r < RANKS; r++) assert_int_equal(b->sum[r], 10 * RANKS + RANKS * (RANKS - 1) / 2);
+        cli_shared_free(b, sizeof *b);
+    }
+}
+
+static void exit_codes_come_back(void **state) {
+    (void)state;
+    for (int processes = 0; processes < 2; processes++) {
+        board *b = new_board();
+        b->exit_code[3] = 42;
+        cli_launch_options options = {.nranks = RANKS, .processes = processes, .timeout_s = 30};
+        assert_int_equal(cli_launch(&options, rank_main, b), 42);
+        check_all_ran(b);
+        cli_shared_free(b, sizeof *b);
+    }
+}
+
+static void a_killed_child_is_reported(void **state) {
+    (void)state;
+    board *b = new_board();
+    b->kill_rank = 2;
+    cli_launch_options options = {.nranks = RANKS, .processes = 1, .timeout_s = 30};
+    assert_int_equal(cli_launch(&options, rank_main, b), 128 + SIGKILL);
+    check_all_ran(b);
+    cli_shared_free(b, sizeof *b);
+}
+
+static void a_hanging_child_is_ended_after_a_failure(void **state) {
+    (void)state;
+    board *b = new_board();
+    b->hang_rank = 1;
+    b->exit_code[0] = 7;
+    cli_launch_options options = {.nranks = RANKS, .processes = 1, .timeout_s = 1};
+    assert_int_equal(cli_launch(&options, rank_main, b), 7);
+    check_all_ran(b);
+    cli_shared_free(b, sizeof *b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_meet),
+        cmocka_unit_test(exit_codes_come_back),
+        cmocka_unit_test(a_killed_child_is_reported),
+        cmocka_unit_test(a_hanging_child_is_ended_after_a_failure),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
