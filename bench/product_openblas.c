@@ -24,8 +24,7 @@ typedef void sgemm_function(int order, int trans_a, int trans_b, int m, int n, i
 static sgemm_function *sgemm;
 static const char *core_name;
 
-static int load_openblas(void)
-{
+static int load_openblas(void) {
     /* Releases older than a processor take it for one without AVX-512, so its kernels are asked for by name. */
     setenv("OPENBLAS_CORETYPE", "SkylakeX", 1);
     unsetenv("OPENBLAS_L2_SIZE");
@@ -39,15 +38,13 @@ static int load_openblas(void)
     return 1;
 }
 
-static double seconds(void)
-{
+static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static void *get(size_t bytes)
-{
+static void *get(size_t bytes) {
     void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (!memory) {
         fprintf(stderr, "product_openblas: out of memory (%zu bytes)\n", bytes);
@@ -57,8 +54,7 @@ static void *get(size_t bytes)
 }
 
 /* BF16 values around 0 of about unit scale, and the same in F32. */
-static void fill(uint16_t *narrow, float *wide, int64_t count)
-{
+static void fill(uint16_t *narrow, float *wide, int64_t count) {
     uint32_t state = 12345;
     for (int64_t i = 0; i < count; i++) {
         state = state * 1664525u + 1013904223u;
@@ -67,21 +63,18 @@ static void fill(uint16_t *narrow, float *wide, int64_t count)
     }
 }
 
-static int ascending(const void *a, const void *b)
-{
+static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static double median(double *values)
-{
+static double median(double *values) {
     qsort(values, REPETITIONS, sizeof *values, ascending);
     return values[REPETITIONS / 2];
 }
 
 static void multiply(const fy_kernels *kernels, float *c, int m, int n, int k, const uint16_t *a, const uint16_t *b,
-                     void *scratch)
-{
+                     void *scratch) {
     for (int row = 0; row < m; row += FY_TILE_ROWS)
         for (int column = 0; column < n; column += FY_TILE_COLUMNS) {
             int rows = m - row < FY_TILE_ROWS ? m - row : FY_TILE_ROWS;
@@ -92,8 +85,7 @@ static void multiply(const fy_kernels *kernels, float *c, int m, int n, int k, c
 }
 
 /* Returns the ratio of rates, ours to theirs. */
-static double compare(const fy_kernels *kernels, int m, int n, int k)
-{
+static double compare(const fy_kernels *kernels, int m, int n, int k) {
     uint16_t *a = get(sizeof(uint16_t) * (size_t)m * k), *b = get(sizeof(uint16_t) * (size_t)n * k);
     float *wide_a = get(sizeof(float) * (size_t)m * k), *wide_b = get(sizeof(float) * (size_t)n * k);
     float *ours = get(sizeof(float) * (size_t)m * n), *theirs = get(sizeof(float) * (size_t)m * n);
@@ -130,8 +122,7 @@ static double compare(const fy_kernels *kernels, int m, int n, int k)
     return agree ? our_rate / their_rate : 0.0;
 }
 
-int main(void)
-{
+int main(void) {
     const fy_kernels *kernels;
     if (fy_kernels_select(FERRY_ISA_AVX512, &kernels) != FERRY_OK) {
         fprintf(stderr, "product_openblas: %s\n", ferry_last_error());
@@ -143,8 +134,10 @@ int main(void)
     }
     printf("OpenBLAS core type %s\n", core_name);
     if (strcasecmp(core_name, "SkylakeX") != 0) {
-        fprintf(stderr, "product_openblas: core type %s instead of SkylakeX; without AVX-512 kernels there is nothing "
-                        "to compare with\n", core_name);
+        fprintf(stderr,
+                "product_openblas: core type %s instead of SkylakeX; without AVX-512 kernels there is nothing "
+                "to compare with\n",
+                core_name);
         return 1;
     }
     static const int depths[] = {7168, 2048, 512};

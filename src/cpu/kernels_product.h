@@ -12,14 +12,13 @@
 
 enum { FY_PANEL_VECTORS = 2, FY_STRIP_FLOATS = FY_BLOCK_DEPTH * FY_LANES };
 _Static_assert((FY_TILE_ROWS + FY_STRIP_ROWS - 1) / FY_STRIP_ROWS * FY_LANES <= FY_A_LANES, "strips of A fit");
-_Static_assert(FY_PANEL_VECTORS * FY_LANES <= FY_B_LANES, "the panel of B fits");
+_Static_assert(FY_PANEL_VECTORS *FY_LANES <= FY_B_LANES, "the panel of B fits");
 
 /* What a strip's missing rows are packed from. */
 static const uint16_t zeros[FY_BLOCK_DEPTH];
 
 /* k contiguous: transposes. Only valid elements are read: a short last piece goes through a copy. */
-static void pack_along_k(float *strip, const uint16_t *data, int64_t i_stride, int count, int depth)
-{
+static void pack_along_k(float *strip, const uint16_t *data, int64_t i_stride, int count, int depth) {
     const uint16_t *row[FY_LANES];
     for (int lane = 0; lane < FY_LANES; lane++) row[lane] = lane < count ? data + lane * i_stride : zeros;
     int k = 0;
@@ -35,8 +34,7 @@ static void pack_along_k(float *strip, const uint16_t *data, int64_t i_stride, i
 }
 
 /* i contiguous: widens. */
-static void pack_along_i(float *strip, const uint16_t *data, int64_t k_stride, int count, int depth)
-{
+static void pack_along_i(float *strip, const uint16_t *data, int64_t k_stride, int count, int depth) {
     if (count == FY_LANES)
         for (int k = 0; k < depth; k++) vector_store(strip + k * FY_LANES, vector_widen(data + k * k_stride));
     else
@@ -45,8 +43,7 @@ static void pack_along_i(float *strip, const uint16_t *data, int64_t k_stride, i
 }
 
 /* strip[k * FY_LANES + lane] = operand(i + lane, k0 + k), 0 where i + lane >= end. */
-static void pack_strip(float *strip, fy_operand operand, int i, int end, int64_t k0, int depth)
-{
+static void pack_strip(float *strip, fy_operand operand, int i, int end, int64_t k0, int depth) {
     int count = end - i < FY_LANES ? end - i : FY_LANES;
     const uint16_t *data = operand.data + i * operand.i_stride + k0 * operand.k_stride;
     if (operand.k_stride == 1)
@@ -59,8 +56,7 @@ static void pack_strip(float *strip, fy_operand operand, int i, int end, int64_t
  * make all accumulators registers. */
 static inline __attribute__((always_inline)) void multiply(const int rows, const int vectors, float *acc,
                                                            int64_t stride, int last, const float *a, const float *b,
-                                                           int depth, int add)
-{
+                                                           int depth, int add) {
     fy_vector sum[FY_STRIP_ROWS][FY_PANEL_VECTORS];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; r++)
@@ -93,30 +89,29 @@ static inline __attribute__((always_inline)) void multiply(const int rows, const
 }
 
 static void multiply_strip(int rows, int vectors, float *acc, int64_t stride, int last, const float *a, const float *b,
-                           int depth, int add)
-{
-#define FY_CASE(number)                                                                                           \
-    case number:                                                                                                  \
-        if (vectors == 2)                                                                                         \
-            multiply(number, 2, acc, stride, last, a, b, depth, add);                                             \
-        else                                                                                                      \
-            multiply(number, 1, acc, stride, last, a, b, depth, add);                                             \
+                           int depth, int add) {
+#define FY_CASE(number)                                                                                                \
+    case number:                                                                                                       \
+        if (vectors == 2)                                                                                              \
+            multiply(number, 2, acc, stride, last, a, b, depth, add);                                                  \
+        else                                                                                                           \
+            multiply(number, 1, acc, stride, last, a, b, depth, add);                                                  \
         break;
     switch (rows) {
-        FY_CASE(1) FY_CASE(2) FY_CASE(3)
+        FY_CASE(1)
+        FY_CASE(2) FY_CASE(3)
 #if FY_STRIP_ROWS >= 6
-        FY_CASE(4) FY_CASE(5) FY_CASE(6)
+            FY_CASE(4) FY_CASE(5) FY_CASE(6)
 #endif
 #if FY_STRIP_ROWS >= 14
-        FY_CASE(7) FY_CASE(8) FY_CASE(9) FY_CASE(10) FY_CASE(11) FY_CASE(12) FY_CASE(13) FY_CASE(14)
+                FY_CASE(7) FY_CASE(8) FY_CASE(9) FY_CASE(10) FY_CASE(11) FY_CASE(12) FY_CASE(13) FY_CASE(14)
 #endif
     }
 #undef FY_CASE
 }
 
 static void product(float *acc, int64_t acc_stride, int rows, int columns, int64_t depth, int add, fy_operand a,
-                    fy_operand b, void *scratch)
-{
+                    fy_operand b, void *scratch) {
     if (depth <= 0 && !add)
         for (int row = 0; row < rows; row++) memset(acc + row * acc_stride, 0, sizeof(float) * (size_t)columns);
     int strips = (rows + FY_STRIP_ROWS - 1) / FY_STRIP_ROWS;

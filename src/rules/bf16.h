@@ -12,14 +12,10 @@
 #define FY_BF16_NAN 0x7fc0u
 #define FY_F32_NAN_BITS 0x7fc00000u
 
-FY_RULE float fy_bf16_to_f32(uint16_t value)
-{
-    return fy_float_of((uint32_t)value << 16);
-}
+FY_RULE float fy_bf16_to_f32(uint16_t value) { return fy_float_of((uint32_t)value << 16); }
 
 /* To nearest, ties to even; too large becomes Inf. */
-FY_RULE uint16_t fy_bf16_from_f32(float value)
-{
+FY_RULE uint16_t fy_bf16_from_f32(float value) {
     uint32_t bits = fy_bits_of(value);
     uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     uint32_t is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
@@ -27,8 +23,7 @@ FY_RULE uint16_t fy_bf16_from_f32(float value)
 }
 
 /* The value, or the one NaN. */
-FY_RULE float fy_one_nan(float value)
-{
+FY_RULE float fy_one_nan(float value) {
     uint32_t bits = fy_bits_of(value);
     uint32_t is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return fy_float_of(is_nan ? FY_F32_NAN_BITS : bits);
@@ -38,8 +33,7 @@ FY_RULE float fy_one_nan(float value)
  * To nearest, but never across a bound, low < 0 < high: the result is > high exactly if the value is, and < low exactly
  * if the value is. A rounded value that crossed is one BF16 step away from the right side. Infinite bounds are none.
  */
-FY_RULE uint16_t fy_bf16_from_f32_between(float value, float low, float high)
-{
+FY_RULE uint16_t fy_bf16_from_f32_between(float value, float low, float high) {
     uint32_t rounded = fy_bf16_from_f32(value);
     float widened = fy_bf16_to_f32((uint16_t)rounded);
     uint32_t beyond = (value > high ? 1u : 0u) + (value < low ? 1u : 0u);

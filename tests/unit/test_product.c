@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The product kernels: against a plain reference, bit for bit over instruction sets, and independent of surroundings. */
+/* The product kernels: against a plain reference, bit for bit over instruction sets, whatever surrounds a row. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +16,7 @@
 
 static uint64_t random_state;
 
-static uint64_t random_bits(void)
-{
+static uint64_t random_bits(void) {
     random_state += 0x9e3779b97f4a7c15u;
     uint64_t z = random_state;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -25,14 +24,10 @@ static uint64_t random_bits(void)
     return z ^ (z >> 31);
 }
 
-static int random_below(int n)
-{
-    return (int)(random_bits() % (uint64_t)n);
-}
+static int random_below(int n) { return (int)(random_bits() % (uint64_t)n); }
 
 /* Roughly normal, of unit scale. */
-static float random_value(void)
-{
+static float random_value(void) {
     float sum = 0;
     for (int i = 0; i < 12; i++) sum += (float)(random_bits() >> 40) * 0x1p-24f;
     return sum - 6.0f;
@@ -41,8 +36,7 @@ static float random_value(void)
 static int kernels_count;
 static const fy_kernels *kernels[3];
 
-static void find_kernels(void)
-{
+static void find_kernels(void) {
     for (int isa = FERRY_ISA_PORTABLE; isa <= FERRY_ISA_AVX512; isa++)
         if (fy_kernels_select((ferry_isa)isa, &kernels[kernels_count]) == FERRY_OK) kernels_count++;
     for (int i = 0; i < kernels_count; i++) printf("instruction set: %s\n", kernels[i]->name);
@@ -57,8 +51,7 @@ typedef struct matrix {
     int count, depth;
 } matrix;
 
-static matrix matrix_make(int count, int depth, int along_k, int gap)
-{
+static matrix matrix_make(int count, int depth, int along_k, int gap) {
     matrix m = {.count = count, .depth = depth};
     int64_t stride = (along_k ? depth : count) + gap;
     int64_t lines = along_k ? count : depth, length = along_k ? depth : count;
@@ -76,34 +69,27 @@ static matrix matrix_make(int count, int depth, int along_k, int gap)
     return m;
 }
 
-static uint16_t *matrix_at(const matrix *m, int i, int k)
-{
+static uint16_t *matrix_at(const matrix *m, int i, int k) {
     return &m->memory[1 + i * m->operand.i_stride + k * m->operand.k_stride];
 }
 
-static float element(const matrix *m, int i, int k)
-{
-    return fy_bf16_to_f32(*matrix_at(m, i, k));
-}
+static float element(const matrix *m, int i, int k) { return fy_bf16_to_f32(*matrix_at(m, i, k)); }
 
 /* The definition: one fused chain. */
-static float chain(const matrix *a, int i, const matrix *b, int j, float start)
-{
+static float chain(const matrix *a, int i, const matrix *b, int j, float start) {
     float sum = start;
     for (int k = 0; k < a->depth; k++) sum = fmaf(element(a, i, k), element(b, j, k), sum);
     return fy_one_nan(sum);
 }
 
-static float *accumulators(int64_t count)
-{
+static float *accumulators(int64_t count) {
     float *acc = malloc(sizeof(float) * (size_t)(count + 1));
     assert_non_null(acc);
     for (int64_t i = 0; i < count; i++) acc[i] = random_value() * 4.0f;
     return acc;
 }
 
-static void assert_same_bits(const float *a, const float *b, int64_t count, const char *what)
-{
+static void assert_same_bits(const float *a, const float *b, int64_t count, const char *what) {
     for (int64_t i = 0; i < count; i++)
         if (fy_bits_of(a[i]) != fy_bits_of(b[i]))
             fail_msg("%s: element %lld is %a (%08x), expected %a (%08x)", what, (long long)i, (double)a[i],
@@ -111,11 +97,11 @@ static void assert_same_bits(const float *a, const float *b, int64_t count, cons
 }
 
 /* Every instruction set gives the bits of the definition and leaves what is between the rows alone. */
-static void check_case(int rows, int columns, int depth, int add, int a_along_k, int b_along_k, int special)
-{
+static void check_case(int rows, int columns, int depth, int add, int a_along_k, int b_along_k, int special) {
     matrix a = matrix_make(rows, depth, a_along_k, random_below(5));
     matrix b = matrix_make(columns, depth, b_along_k, random_below(5));
-    static const uint16_t specials[] = {0x7fc0, 0xffc5, 0x7f80, 0xff80, 0x0000, 0x8000, 0x0001, 0x8001, 0x007f, 0x7f7f, 0x0080};
+    static const uint16_t specials[] = {0x7fc0, 0xffc5, 0x7f80, 0xff80, 0x0000, 0x8000,
+                                        0x0001, 0x8001, 0x007f, 0x7f7f, 0x0080};
     for (int n = 0; special && n < 8 && rows * columns * depth > 0; n++) {
         *matrix_at(&a, random_below(rows), random_below(depth)) = specials[random_below(11)];
         *matrix_at(&b, random_below(columns), random_below(depth)) = specials[random_below(11)];
@@ -125,15 +111,15 @@ static void check_case(int rows, int columns, int depth, int add, int a_along_k,
     memcpy(expected, before, sizeof(float) * (size_t)size);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < columns; j++)
-            expected[i * stride + j] = depth || !add ? chain(&a, i, &b, j, add ? before[i * stride + j] : 0.0f)
-                                                     : before[i * stride + j];
+            expected[i * stride + j] =
+                depth || !add ? chain(&a, i, &b, j, add ? before[i * stride + j] : 0.0f) : before[i * stride + j];
     for (int n = 0; n < kernels_count; n++) {
         memcpy(got, before, sizeof(float) * (size_t)size);
         memset(scratch, 0xff, fy_product_scratch_bytes());
         kernels[n]->product(got, stride, rows, columns, depth, add, a.operand, b.operand, scratch);
         char what[128];
-        snprintf(what, sizeof what, "%s %d x %d x %d, add %d, along k %d %d", kernels[n]->name, rows, columns, depth, add,
-                 a_along_k, b_along_k);
+        snprintf(what, sizeof what, "%s %d x %d x %d, add %d, along k %d %d", kernels[n]->name, rows, columns, depth,
+                 add, a_along_k, b_along_k);
         assert_same_bits(got, expected, size, what);
     }
     free(before);
@@ -143,8 +129,7 @@ static void check_case(int rows, int columns, int depth, int add, int a_along_k,
     free(b.memory);
 }
 
-static void test_shapes(void **state)
-{
+static void test_shapes(void **state) {
     (void)state;
     for (int columns = 0; columns <= 70; columns++) check_case(5, columns, 37, columns & 1, 1, 1, 0);
     for (int rows = 0; rows <= 45; rows++) check_case(rows, 33, 19, rows & 1, rows >> 1 & 1, rows >> 2 & 1, 0);
@@ -156,8 +141,7 @@ static void test_shapes(void **state)
     }
 }
 
-static void test_random(void **state)
-{
+static void test_random(void **state) {
     (void)state;
     for (int n = 0; n < 150; n++) {
         int large = n % 10 == 0;
@@ -167,8 +151,7 @@ static void test_random(void **state)
 }
 
 /* Operands and sums whose F32 results are denormal, overflow, or nearly tie. */
-static void test_edges(void **state)
-{
+static void test_edges(void **state) {
     (void)state;
     for (int n = 0; n < 200; n++) {
         int rows = 4, columns = 18, depth = 24;
@@ -193,15 +176,15 @@ static void test_edges(void **state)
 }
 
 /* A tile cut anywhere along rows, columns and depth has the bits of the whole. */
-static void test_splits(void **state)
-{
+static void test_splits(void **state) {
     (void)state;
     for (int n = 0; n < 24; n++) {
         int rows = 1 + random_below(100), columns = 1 + random_below(100), depth = 1 + random_below(900);
         matrix a = matrix_make(rows, depth, random_below(2), 3), b = matrix_make(columns, depth, random_below(2), 1);
         int64_t size = (int64_t)rows * columns;
         float *whole = accumulators(size), *cut = accumulators(size);
-        int row_cut = random_below(rows + 1), column_cut = random_below(columns + 1), depth_cut = random_below(depth + 1);
+        int row_cut = random_below(rows + 1), column_cut = random_below(columns + 1),
+            depth_cut = random_below(depth + 1);
         for (int isa = 0; isa < kernels_count; isa++) {
             kernels[isa]->product(whole, columns, rows, columns, depth, 0, a.operand, b.operand, scratch);
             for (int part = 0; part < 8; part++) {
@@ -211,8 +194,8 @@ static void test_splits(void **state)
                 fy_operand pa = a.operand, pb = b.operand;
                 pa.data += row * pa.i_stride + k * pa.k_stride;
                 pb.data += column * pb.i_stride + k * pb.k_stride;
-                kernels[isa]->product(cut + row * columns + column, columns, row_end - row, column_end - column, k_end - k,
-                                      part >> 2, pa, pb, scratch);
+                kernels[isa]->product(cut + row * columns + column, columns, row_end - row, column_end - column,
+                                      k_end - k, part >> 2, pa, pb, scratch);
             }
             assert_same_bits(cut, whole, size, kernels[isa]->name);
         }
@@ -224,8 +207,7 @@ static void test_splits(void **state)
 }
 
 /* NaN in one row of A reaches that row only, in one row of B that column only. */
-static void test_nan_stays(void **state)
-{
+static void test_nan_stays(void **state) {
     (void)state;
     enum { ROWS = 31, COLUMNS = 45, DEPTH = 300 };
     matrix a = matrix_make(ROWS, DEPTH, 1, 0), b = matrix_make(COLUMNS, DEPTH, 0, 0);
@@ -243,8 +225,7 @@ static void test_nan_stays(void **state)
 }
 
 /* The value, not only the bits: relative error of unit-scale data against FP64. */
-static void test_against_double(void **state)
-{
+static void test_against_double(void **state) {
     (void)state;
     enum { ROWS = 20, COLUMNS = 50, DEPTH = 3000 };
     matrix a = matrix_make(ROWS, DEPTH, 1, 0), b = matrix_make(COLUMNS, DEPTH, 1, 0);
@@ -267,8 +248,7 @@ static void test_against_double(void **state)
     free(b.memory);
 }
 
-static void test_select(void **state)
-{
+static void test_select(void **state) {
     (void)state;
     const fy_kernels *found = NULL;
     assert_int_equal(fy_kernels_select(FERRY_ISA_AUTO, &found), FERRY_OK);
@@ -280,8 +260,7 @@ static void test_select(void **state)
     assert_non_null(strstr(ferry_last_error(), "9"));
 }
 
-int main(void)
-{
+int main(void) {
     const char *seed = getenv("FERRY_TEST_SEED");
     random_state = seed ? strtoull(seed, NULL, 0) : 1;
     printf("FERRY_TEST_SEED=%llu\n", (unsigned long long)random_state);
@@ -289,8 +268,8 @@ int main(void)
     scratch = aligned_alloc(64, (fy_product_scratch_bytes() + 63) / 64 * 64);
     if (!scratch) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_select),        cmocka_unit_test(test_shapes), cmocka_unit_test(test_random),
-        cmocka_unit_test(test_edges),         cmocka_unit_test(test_splits), cmocka_unit_test(test_nan_stays),
+        cmocka_unit_test(test_select),         cmocka_unit_test(test_shapes), cmocka_unit_test(test_random),
+        cmocka_unit_test(test_edges),          cmocka_unit_test(test_splits), cmocka_unit_test(test_nan_stays),
         cmocka_unit_test(test_against_double),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
