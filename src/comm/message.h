@@ -19,6 +19,9 @@ typedef struct fy_message {
     char text[228];
 } fy_message;
 
+/* Rank 0 knows who is missing: the others wait for its verdict this much longer than it waits itself. */
+#define FY_VERDICT_NS INT64_C(1000000000)
+
 /* Non-blocking sockets, bounded by a deadline. 0, or -1 and errno: ETIMEDOUT, ECONNRESET when the other end is gone. */
 int fy_socket_send(int fd, const void *data, size_t bytes, int64_t deadline_ns);
 int fy_socket_receive(int fd, void *data, size_t bytes, int64_t deadline_ns);

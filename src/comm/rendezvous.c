@@ -71,7 +71,8 @@ static outcome try_to_join(fy_rendezvous *meeting, int64_t deadline, int *fd, fy
     *fd = new_socket();
     if (*fd >= 0 && connect(*fd, (struct sockaddr *)&hub.name, hub.bytes) == 0 && same_user(*fd) &&
         fy_socket_send(*fd, &hello, sizeof hello, deadline) == 0 &&
-        fy_socket_receive(*fd, answer, sizeof *answer, deadline) == 0 && answer->magic == FY_MESSAGE_MAGIC) {
+        fy_socket_receive(*fd, answer, sizeof *answer, deadline + FY_VERDICT_NS) == 0 &&
+        answer->magic == FY_MESSAGE_MAGIC) {
         if (answer->status == FERRY_OK) return JOINED;
         answer->text[sizeof answer->text - 1] = 0;
         close_socket(fd);
@@ -108,7 +109,7 @@ static ferry_status join(fy_rendezvous *meeting, int64_t deadline) {
 static ferry_status refuse(fy_rendezvous *meeting, int listener, int newcomer, ferry_status status,
                            const char *sentence) {
     fy_message no = message_of(meeting);
-    int64_t deadline = fy_deadline_ns(LINGER_S);
+    int64_t deadline = fy_deadline_ns(status == FERRY_E_TIMEOUT ? 0.1 : LINGER_S); /* late is late */
     int untold = meeting->nranks - 1;
     no.status = status;
     snprintf(no.text, sizeof no.text, "%s", sentence);
