@@ -97,16 +97,17 @@ static void multiply_strip(int rows, int vectors, float *acc, int64_t stride, in
         else                                                                                                           \
             multiply(number, 1, acc, stride, last, a, b, depth, add);                                                  \
         break;
+    /* clang-format off */
     switch (rows) {
-        FY_CASE(1)
-        FY_CASE(2) FY_CASE(3)
+        FY_CASE(1) FY_CASE(2) FY_CASE(3)
 #if FY_STRIP_ROWS >= 6
-            FY_CASE(4) FY_CASE(5) FY_CASE(6)
+        FY_CASE(4) FY_CASE(5) FY_CASE(6)
 #endif
 #if FY_STRIP_ROWS >= 14
-                FY_CASE(7) FY_CASE(8) FY_CASE(9) FY_CASE(10) FY_CASE(11) FY_CASE(12) FY_CASE(13) FY_CASE(14)
+        FY_CASE(7) FY_CASE(8) FY_CASE(9) FY_CASE(10) FY_CASE(11) FY_CASE(12) FY_CASE(13) FY_CASE(14)
 #endif
     }
+    /* clang-format on */
 #undef FY_CASE
 }
 

@@ -3,7 +3,8 @@
  * The product kernel of the CPU backend, in three builds of one source (portable, AVX2 + FMA, AVX-512), all with the
  * same bits. Every element of the result is one chain of fused multiply-adds over ascending k, from 0 or from the
  * value that is there; it depends on its own row of A and row of B alone. (BF16 x BF16 is exact in F32, so the
- * portable build gets fused rounding from a double sum.)
+ * portable build gets fused rounding from a double sum.) Denormals are kept. A computed result that is not a number
+ * is always the one NaN of rules/bf16.h: which operand's payload survives differs between instruction sets.
  */
 #ifndef FERRY_CPU_PRODUCT_H
 #define FERRY_CPU_PRODUCT_H
@@ -23,7 +24,8 @@ typedef struct fy_operand {
 enum { FY_TILE_ROWS = 256, FY_TILE_COLUMNS = 256 };
 
 /* acc[m * acc_stride + n] = (add ? acc : 0) then += A(m, k) * B(n, k) for k = 0 .. depth-1 ascending.
- * rows <= FY_TILE_ROWS, columns <= FY_TILE_COLUMNS, any depth >= 0. acc_stride >= columns.
+ * rows <= FY_TILE_ROWS, columns <= FY_TILE_COLUMNS, any depth >= 0 (0: acc is unchanged, or zeros). acc_stride >=
+ * columns; nothing between the rows of acc is touched, and only the elements of A and B that were named are read.
  * `scratch`: fy_product_scratch_bytes() bytes, aligned to 64, of this worker. */
 typedef void fy_product_function(float *acc, int64_t acc_stride, int rows, int columns, int64_t depth, int add,
                                  fy_operand a, fy_operand b, void *scratch);
