@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make install`: the command, both libraries, the header and a pkg-config file.
+# `make install`: the command, both libraries, the header, a pkg-config file and the text that `ferry train` learns.
 include(GNUInstallDirs)
 configure_file(cmake/ferry.pc.in ferry.pc @ONLY)
 install(TARGETS ferry ferry_static ferry_shared)
 install(FILES include/ferry/ferry.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ferry)
 install(FILES ${CMAKE_BINARY_DIR}/ferry.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES README.md CHANGELOG.md LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY data DESTINATION ${CMAKE_INSTALL_DATADIR}/ferry)
