@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the roles inside a block of the compute launch share: its shared memory, and the description of a product tile
+ * that the loading thread hands to the consumers.
+ */
+#ifndef FERRY_CUDA_BLOCK_CUH
+#define FERRY_CUDA_BLOCK_CUH
+
+#include "cuda/call.h"
+#include "cuda/prim_barrier.cuh"
+#include "rules/tile.h"
+
+enum {
+    FY_A_BYTES = FY_TILE_M * FY_TILE_K * 2,
+    FY_B_BYTES = FY_TILE_N * FY_TILE_K * 2,
+    FY_STAGE_BYTES = FY_A_BYTES + FY_B_BYTES,
+    /* Result rows: a warp holds 16 rows x 128 columns; rows are 16 bytes longer than the data, against bank conflicts. */
+    FY_ROW_PITCH = 272,
+    FY_WARP_BYTES = 16 * FY_ROW_PITCH,
+    FY_GROUP_BYTES = 4 * FY_WARP_BYTES, /* of a warpgroup; also holds two 8 KB pieces of h */
+    FY_PIECE_BYTES = 8192,
+    FY_WORKS = 8 /* descriptions in flight: more than the loader can be ahead (stages) plus a straggling warp */
+};
+
+/* A product tile. */
+typedef struct fy_work {
+    int32_t kind;
+    int32_t rows;        /* 1 .. 128 */
+    int32_t column;      /* number of the column tile */
+    int32_t load_row;    /* first row in the memory that A comes from, and that h goes to */
+    int32_t row;         /* padded row (shared expert: token) of the first row */
+    int32_t counter;     /* index of the first block's counters */
+    int32_t matrix;      /* coordinate in the weight maps */
+    int32_t depth;       /* steps of 64 along the contraction */
+} fy_work;
+
+typedef struct fy_block {
+    uint64_t full[FY_STAGES], empty[FY_STAGES];
+    fy_work work[FY_WORKS];
+} fy_block;
+
+enum { FY_SHARED_BYTES = FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES + (int)sizeof(fy_block) };
+
+static_assert(sizeof(fy_block) <= 1024 && FY_SHARED_BYTES <= 232448, "a block has 227 KB of shared memory");
+static_assert(FY_GROUP_BYTES >= 2 * FY_PIECE_BYTES && FY_GROUP_BYTES % 1024 == 0, "pieces of h are swizzled by 1 KB");
+static_assert(FY_WORKS > FY_STAGES + 2, "a description may be overwritten while it is read");
+
+FY_DEVICE uint8_t *fy_stage_a(uint8_t *shared, int stage) { return shared + stage * FY_STAGE_BYTES; }
+FY_DEVICE uint8_t *fy_stage_b(uint8_t *shared, int stage) { return shared + stage * FY_STAGE_BYTES + FY_A_BYTES; }
+FY_DEVICE uint8_t *fy_group_buffer(uint8_t *shared, int group)
+{
+    return shared + FY_STAGES * FY_STAGE_BYTES + group * FY_GROUP_BYTES;
+}
+FY_DEVICE fy_block *fy_block_of(uint8_t *shared)
+{
+    return (fy_block *)(shared + FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES);
+}
+
+FY_DEVICE bool fy_is_make(int kind) { return kind == FY_MAKE || kind == FY_SHARED_MAKE; }
+FY_DEVICE bool fy_is_shared(int kind) { return kind == FY_SHARED_MAKE || kind == FY_SHARED_FINISH; }
+
+/* Blocks of 64 rows that a tile's rows fill: the second warpgroup has no work where this is 1. */
+FY_DEVICE int fy_tile_blocks_used(int rows) { return rows > FY_BLOCK_ROWS ? 2 : 1; }
+
+#endif

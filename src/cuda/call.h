@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the kernels are told: one struct by value (fy_gpu_call), and the layouts of the memory it points into. Shared by
+ * the host files (C) and the kernels (CUDA C).
+ */
+#ifndef FERRY_CUDA_CALL_H
+#define FERRY_CUDA_CALL_H
+
+#include <cuda.h>
+#include <stdint.h>
+
+enum {
+    FY_GPU_MAX_RANKS = 16,
+    FY_GPU_MAX_EXPERTS = 4096, /* a histogram of them fits in shared memory */
+    FY_TILE_M = 128,           /* rows of a product tile: two blocks, one for each consumer warpgroup */
+    FY_TILE_N = 256,           /* columns; of gate and up together 128 + 128 */
+    FY_HALF_N = 128,
+    FY_TILE_K = 64, /* one step along the contraction: 128 bytes, one swizzle row */
+    FY_STAGES = 4,
+    FY_CHUNK = 512,     /* slots that one block of the schedule sorts */
+    FY_PULL_ROWS = 8,   /* rows of a pull ticket */
+    FY_GROUP_TILES = 16, /* row tiles that share a column of weights before the next column is taken */
+    FY_THREADS = 384
+};
+
+/* What a product ticket makes. */
+enum fy_gpu_kind { FY_SHARED_MAKE = 0, FY_SHARED_FINISH = 1, FY_MAKE = 2, FY_FINISH = 3, FY_END = 4 };
+
+/* A row tile, in walk order. */
+typedef struct fy_gpu_tile {
+    int32_t expert; /* local */
+    int32_t row;    /* padded row of its first row */
+    int32_t rows;   /* 1 .. 128 */
+    int32_t piece_first, piece_count; /* tiles of the same expert and macrobatch, as walk numbers */
+    int32_t spare[3];
+} fy_gpu_tile;
+
+/* A run of product tickets of one kind over one step's row tiles. */
+typedef struct fy_gpu_unit {
+    int32_t kind, first_tile, tiles, ticket; /* first ticket */
+} fy_gpu_unit;
+
+/* What a rank tells every peer about its call. */
+typedef struct fy_gpu_header {
+    int32_t tokens;    /* as passed, also when too many */
+    int32_t bad_count; /* ids out of range */
+    int32_t bad_slot;  /* the first of them */
+    int32_t spare;
+    int64_t bad_id;
+} fy_gpu_header;
+
+/* One slot as published: local sort result. expert -1: none. */
+typedef struct fy_gpu_slot {
+    int32_t expert, position;
+} fy_gpu_slot;
+
+/* Where a row came from. */
+typedef struct fy_gpu_source {
+    int32_t rank, slot;
+} fy_gpu_source;
+
+/* Numbers that live on the device between launches and calls. Counters that many blocks take from are lines apart. */
+typedef struct fy_gpu_state {
+    uint32_t calls; /* published and placed so far; the wait launch counts it up */
+    uint32_t skip;  /* this call does nothing: too many tokens somewhere, or a fault */
+    int32_t tokens;
+    int32_t blocks, tiles, units, product_tickets, macrobatches, steps, rows;
+    uint32_t line0[22];
+    uint32_t take_product, line1[31];
+    uint32_t take_pull, line2[31];
+    uint32_t take_sum, line3[31];
+    uint32_t published, line4[31]; /* blocks of the rank launch that are done */
+    uint32_t bad_count, bad_slot, line5[30];
+} fy_gpu_state;
+
+/* A place where the device can wait; the host has the words (fault.c). */
+enum fy_gpu_site { FY_AT_ENTER = 1, FY_AT_PULL_SPACE, FY_AT_PULLED, FY_AT_MADE_SPACE, FY_AT_MADE, FY_AT_ARRIVED };
+
+/* Pinned host memory that device and host share. */
+typedef struct fy_gpu_page {
+    uint32_t host_abort; /* host to device: a peer died */
+    uint32_t fault;      /* device to host: 1 once the fields below are there */
+    int32_t site, awaited_rank;
+    int64_t expected, seen;
+    uint32_t report; /* number of the call that wrote the fields below; 0: none */
+    int32_t report_status, report_rank;
+    int32_t spare;
+    int64_t report_count, report_slot, report_id;
+    /* counters of the last call */
+    int64_t rows, tokens, macrobatches, steps, blocks;
+} fy_gpu_page;
+
+/* Offsets within a rank's symmetric memory. Tables are double: a rank may be one call ahead of a peer. */
+typedef struct fy_gpu_symmetric {
+    uint64_t abort;     /* u32 */
+    uint64_t flag;      /* u32 [ranks]: the last call that rank published */
+    uint64_t header[2]; /* fy_gpu_header [ranks] */
+    uint64_t counts[2]; /* i32 [ranks][experts] */
+    uint64_t slots[2];  /* fy_gpu_slot [max_tokens * slots]; the owner's */
+    uint64_t arrived;   /* u32 [max_tokens]: result rows that have come in */
+    uint64_t x;         /* BF16 [max_tokens][hidden]: staged tokens */
+    uint64_t y;         /* BF16 [max_tokens * slots][hidden]: result rows */
+    uint64_t bytes;
+} fy_gpu_symmetric;
+
+/* Local device memory. */
+typedef struct fy_gpu_tables {
+    fy_gpu_state *state;
+    int32_t *histogram;     /* [chunks][experts] */
+    int32_t *expert_local;  /* [experts]: index here, or -1 */
+    int32_t *local_expert;  /* [local experts] */
+    int32_t *first_block;   /* [local experts + 1] */
+    int32_t *first_tile;    /* [local experts + 1], canonical numbers */
+    int32_t *expert_rows;   /* [local experts] */
+    int32_t *base;          /* [local experts][ranks]: padded row of a source's first row */
+    int32_t *macro_tile;    /* [macrobatches + 1], canonical number of the first tile */
+    fy_gpu_tile *tile;      /* [max_blocks] */
+    fy_gpu_unit *unit;      /* [2 * max_blocks + 4] */
+    fy_gpu_source *source;  /* [max_blocks * 64] */
+    int32_t *slot_row;      /* [ranks][max_tokens * slots]: padded row here, or -1 */
+    uint32_t *pulled;       /* [max_blocks] rows that are in the ring */
+    uint32_t *made;         /* [max_blocks + shared blocks] column tiles of h that are stored */
+    uint32_t *sent;         /* the same: warps' column tiles of y that are stored */
+    uint16_t *x_ring;       /* [ring_rows][hidden] */
+    uint16_t *h_ring;       /* [ring_rows][intermediate] */
+    uint16_t *shared_h;     /* [max_tokens][shared] */
+    uint16_t *shared_y;     /* [max_tokens][hidden] */
+    int32_t *tokens_copy;   /* N when the caller's pointer is pageable host memory */
+    CUtensorMap *weight_map; /* [3][local experts], for weights given as tables */
+} fy_gpu_tables;
+
+typedef struct fy_gpu_maps {
+    CUtensorMap x, h_load, h_store, gate, up, down;
+} fy_gpu_maps;
+
+/* Passed by value to every kernel of a call. */
+typedef struct fy_gpu_call {
+    fy_gpu_maps routed, shared_expert;
+    int32_t rank, ranks, experts, local_experts, slots, max_tokens;
+    int32_t hidden, intermediate, shared;
+    int32_t ring_blocks, mini_tiles, max_blocks;
+    int32_t comm_warps, comm_sms, fan_out, tables_of_weights;
+    float limit;
+    uint64_t enter_timeout_ns, progress_timeout_ns;
+    uint8_t *peer[FY_GPU_MAX_RANKS]; /* symmetric memory of every rank as this device sees it */
+    fy_gpu_symmetric at;
+    fy_gpu_tables table;
+    fy_gpu_page *page;
+    const int32_t *tokens;
+    const uint16_t *x;
+    const void *ids;
+    const float *weights;
+    uint16_t *out;
+    int64_t x_stride, out_stride;
+    int32_t ids_are_64;
+} fy_gpu_call;
+
+#endif

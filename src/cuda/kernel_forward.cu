@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The compute launch of the forward: one block on every multiprocessor that the layer uses. All work is taken by ticket
+ * from ordered lists and depends on earlier tickets alone (here or on a peer), so any number of resident blocks, one
+ * included, finishes; no block waits for another to be resident.
+ */
+#include "cuda/kernels.h"
+#include "cuda/role_load.cuh"
+#include "cuda/role_product.cuh"
+#include "cuda/role_pull.cuh"
+#include "cuda/role_sum.cuh"
+
+__global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_constant__ fy_gpu_call c)
+{
+    extern __shared__ __align__(1024) uint8_t shared[];
+    if (c.table.state->skip) return;
+    fy_block *block = fy_block_of(shared);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < FY_STAGES; i++) {
+            fy_barrier_init(&block->full[i], 1);
+            fy_barrier_init(&block->empty[i], 2);
+        }
+        fy_barrier_init_fence();
+    }
+    __syncthreads();
+    int group = threadIdx.x / 128, warp = threadIdx.x / 32;
+    bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls */
+    if (group == 0) {
+        fy_registers_give<72>();
+        if (warp == 0) {
+            if (threadIdx.x == 0 && !apart) fy_load_role(c, shared);
+            __syncwarp();
+        } else if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) {
+            fy_pull_role(c);
+        }
+        fy_sum_role(c);
+    } else {
+        fy_registers_take<216>();
+        if (!apart)
+            fy_product_role(c, shared, group - 1);
+        else
+            fy_pull_role(c);
+        fy_sum_role(c);
+    }
+}
+
+extern "C" {
+cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream)
+{
+    fy_forward_kernel<<<blocks, FY_THREADS, FY_SHARED_BYTES, stream>>>(*c);
+    return cudaGetLastError();
+}
+
+cudaError_t fy_load_forward(void)
+{
+    return cudaFuncSetAttribute(fy_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, FY_SHARED_BYTES);
+}
+}

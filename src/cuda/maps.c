@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cuda/maps.h"
+
+#include "cuda/error.h"
+
+#include <stdatomic.h>
+
+typedef CUresult encode_function(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/* Found at run time: the library links no driver, so that it also starts where there is none. */
+static encode_function *_Atomic encode;
+
+ferry_status fy_gpu_maps_load(void)
+{
+    void *entry = NULL;
+    enum cudaDriverEntryPointQueryResult found;
+    FY_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+            "looking for the driver's cuTensorMapEncodeTiled");
+    if (found != cudaDriverEntryPointSuccess || entry == NULL)
+        return fy_fail(FERRY_E_UNSUPPORTED, "the CUDA driver has no cuTensorMapEncodeTiled; a driver for CUDA 12 or later is needed");
+    atomic_store(&encode, (encode_function *)entry);
+    return FERRY_OK;
+}
+
+ferry_status fy_gpu_map(CUtensorMap *map, fy_gpu_array a, int box_rows)
+{
+    if ((uintptr_t)a.data % 16 || a.row_stride % 8 || (a.matrices > 1 && a.matrix_stride % 8))
+        return fy_fail(FERRY_E_UNSUPPORTED,
+                       "%s: address %p, row stride %lld, expert stride %lld: expected a multiple of 16 bytes and "
+                       "multiples of 8 elements",
+                       a.name, a.data, (long long)a.row_stride, (long long)a.matrix_stride);
+    /* A single matrix may come with any stride to the next. */
+    int64_t matrix_stride = a.matrices > 1 ? a.matrix_stride : a.row_stride * a.rows;
+    cuuint64_t size[3] = {(cuuint64_t)a.columns, (cuuint64_t)a.rows, (cuuint64_t)a.matrices};
+    cuuint64_t stride[2] = {(cuuint64_t)a.row_stride * 2, (cuuint64_t)matrix_stride * 2};
+    cuuint32_t box[3] = {64, (cuuint32_t)box_rows, 1}, step[3] = {1, 1, 1};
+    CUresult result = atomic_load(&encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.matrices ? 3 : 2, (void *)(uintptr_t)a.data,
+                                           size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                           CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (result != CUDA_SUCCESS)
+        return fy_fail(FERRY_E_UNSUPPORTED,
+                       "%s: the copy engine refuses [%lld, %lld, %lld] with strides %lld and %lld elements (driver "
+                       "error %d)",
+                       a.name, (long long)a.matrices, (long long)a.rows, (long long)a.columns,
+                       (long long)matrix_stride, (long long)a.row_stride, (int)result);
+    return FERRY_OK;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cuda/plan.h"
+
+#include "rules/tile.h"
+
+/* Parts are aligned to 1,024 bytes: enough for the copy engine and for any vector. */
+static uint64_t take(uint64_t *cursor, int64_t bytes)
+{
+    uint64_t at = *cursor;
+    *cursor = (at + (uint64_t)bytes + 1023) & ~UINT64_C(1023);
+    return at;
+}
+
+ferry_status fy_gpu_check_shape(const fy_shape *s)
+{
+    if (s->hidden % 8 || s->intermediate % 8 || s->shared % 8)
+        return fy_fail(FERRY_E_UNSUPPORTED,
+                       "CUDA backend: hidden %lld, intermediate %lld, shared %lld, expected multiples of 8 (rows of 16 "
+                       "bytes); pad the weights with zeros",
+                       (long long)s->hidden, (long long)s->intermediate, (long long)s->shared);
+    if (s->nranks > FY_GPU_MAX_RANKS)
+        return fy_fail(FERRY_E_UNSUPPORTED, "CUDA backend: %d ranks, expected at most %d", s->nranks, FY_GPU_MAX_RANKS);
+    if (s->experts > FY_GPU_MAX_EXPERTS)
+        return fy_fail(FERRY_E_UNSUPPORTED, "CUDA backend: %lld experts, expected at most %d", (long long)s->experts,
+                       FY_GPU_MAX_EXPERTS);
+    if (s->max_blocks * FY_BLOCK_ROWS > INT32_MAX / 2 || s->max_tokens * s->slots > INT32_MAX / 2)
+        return fy_fail(FERRY_E_UNSUPPORTED,
+                       "CUDA backend: %lld rows can come to rank %d, expected at most %d; lower max_tokens",
+                       (long long)(s->max_blocks * FY_BLOCK_ROWS), s->rank, INT32_MAX / 2);
+    return FERRY_OK;
+}
+
+void fy_gpu_choose_rows(fy_shape *s, int sms)
+{
+    const int64_t tile = FY_TILE_BLOCKS * FY_BLOCK_ROWS;
+    if (s->minibatch_rows == 0) s->minibatch_rows = fy_two_wave_rows(sms, s->hidden, s->intermediate);
+    s->minibatch_rows = fy_divide_up(s->minibatch_rows, tile) * tile;
+}
+
+void fy_gpu_lay_symmetric(const fy_shape *s, fy_gpu_symmetric *at)
+{
+    uint64_t cursor = 0;
+    int64_t slots = s->max_tokens * s->slots;
+    at->abort = take(&cursor, sizeof(uint32_t));
+    at->flag = take(&cursor, s->nranks * (int64_t)sizeof(uint32_t));
+    for (int p = 0; p < 2; p++) {
+        at->header[p] = take(&cursor, s->nranks * (int64_t)sizeof(fy_gpu_header));
+        at->counts[p] = take(&cursor, s->nranks * s->experts * (int64_t)sizeof(int32_t));
+        at->slots[p] = take(&cursor, slots * (int64_t)sizeof(fy_gpu_slot));
+    }
+    at->arrived = take(&cursor, s->max_tokens * (int64_t)sizeof(uint32_t));
+    at->x = take(&cursor, s->max_tokens * s->hidden * 2);
+    at->y = take(&cursor, slots * s->hidden * 2);
+    at->bytes = cursor;
+}
+
+int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t)
+{
+    uint64_t cursor = 0;
+    int64_t slots = s->max_tokens * s->slots, local = s->local_experts;
+    int64_t chunks = fy_divide_up(slots, FY_CHUNK), shared_blocks = s->shared > 0 ? fy_blocks_of_rows(s->max_tokens) : 0;
+    int64_t counters = s->max_blocks + shared_blocks + FY_TILE_BLOCKS;
+    int64_t macrobatches = fy_divide_up(s->max_blocks * FY_BLOCK_ROWS, s->ring_rows);
+#define PART(field, count) t->field = (void *)(base + take(&cursor, (int64_t)(count) * (int64_t)sizeof *t->field))
+    PART(state, 1);
+    PART(histogram, (chunks + 1) * s->experts);
+    PART(expert_local, s->experts);
+    PART(local_expert, local);
+    PART(first_block, local + 1);
+    PART(first_tile, local + 1);
+    PART(expert_rows, local);
+    PART(base, local * s->nranks);
+    PART(macro_tile, macrobatches + 1);
+    PART(tile, s->max_blocks);
+    PART(unit, 2 * s->max_blocks + 4);
+    PART(source, s->max_blocks * FY_BLOCK_ROWS);
+    PART(slot_row, s->nranks * slots);
+    PART(pulled, counters);
+    PART(made, counters);
+    PART(sent, counters);
+    PART(shared_h, s->max_tokens * s->shared);
+    PART(shared_y, s->shared > 0 ? s->max_tokens * s->hidden : 0);
+    PART(tokens_copy, 1);
+    PART(weight_map, 3 * local);
+    return (int64_t)cursor;
+}
+
+int64_t fy_gpu_lay_ring(const fy_shape *s, uint8_t *base, fy_gpu_tables *t)
+{
+    uint64_t cursor = 0;
+    PART(x_ring, s->ring_rows * s->hidden);
+    PART(h_ring, s->ring_rows * s->intermediate);
+#undef PART
+    return (int64_t)cursor;
+}
+
+ferry_status fy_gpu_plan(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan)
+{
+    fy_gpu_symmetric at;
+    fy_gpu_tables tables;
+    (void)comm_workers;
+    FY_TRY(fy_gpu_check_shape(shape));
+    fy_gpu_choose_rows(shape, compute_workers);
+    fy_gpu_lay_symmetric(shape, &at);
+    plan->symmetric_bytes = (int64_t)at.bytes;
+    plan->table_bytes = fy_gpu_lay_tables(shape, NULL, &tables);
+    plan->ring_bytes = fy_gpu_lay_ring(shape, NULL, &tables);
+    plan->context_bytes = 0;
+    return FERRY_OK;
+}

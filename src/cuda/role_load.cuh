@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The loading thread of a block: takes product tickets in order, waits until a tile's rows are there and its results
+ * have room, describes the tile to the consumers and feeds its operands through the stages with the copy engine.
+ * Reads: unit and tile tables, x ring, h ring, staged tokens, weights.  Writes: shared memory alone.
+ * Waits on: pulled[block] (rows of x), made[block] (columns of h), sent[block of the macrobatch before] (room for h);
+ *           empty[stage] inside the block. A wait outside the block happens before a tile is described, never within
+ *           one, so consumers that were given a tile always get all of it.
+ * Publishes: full[stage]; work[] with the first full[stage] of a tile; the last work is FY_END.
+ * Registers: the producer warpgroup's 72.
+ */
+#ifndef FERRY_CUDA_ROLE_LOAD_CUH
+#define FERRY_CUDA_ROLE_LOAD_CUH
+
+#include "cuda/block.cuh"
+#include "cuda/prim_copy.cuh"
+#include "cuda/wait.cuh"
+
+typedef struct fy_ticket_cursor {
+    fy_gpu_unit unit;
+    int32_t next_ticket; /* first ticket of the unit after it */
+    int32_t index;
+} fy_ticket_cursor;
+
+FY_DEVICE fy_gpu_unit fy_load_unit(const fy_gpu_unit *p)
+{
+    int4 v = *(const int4 *)p;
+    fy_gpu_unit u = {v.x, v.y, v.z, v.w};
+    return u;
+}
+
+/*
+ * Within a unit row tiles come in groups of one expert, and a group's tiles of one column of weights follow each other:
+ * the blocks that work at the same time then share both weights and rows in the second-level cache.
+ */
+FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int ticket)
+{
+    fy_work w;
+    bool make = fy_is_make(unit.kind), shared = fy_is_shared(unit.kind);
+    int inner = shared ? c.shared : c.intermediate;
+    int columns = make ? (int)fy_divide_up(inner, FY_HALF_N) : (int)fy_divide_up(c.hidden, FY_TILE_N);
+    int r = ticket - unit.ticket, q = unit.first_tile + r / columns;
+    int low, high;
+    if (shared) {
+        low = 0;
+        high = unit.tiles;
+    } else {
+        int4 a = *(const int4 *)&c.table.tile[q];
+        int count = c.table.tile[q].piece_count;
+        low = a.w > unit.first_tile ? a.w : unit.first_tile;
+        high = min(a.w + count, unit.first_tile + unit.tiles);
+    }
+    /* Equal groups of at most FY_GROUP_TILES. */
+    int size = (int)fy_divide_up(high - low, fy_divide_up(high - low, FY_GROUP_TILES));
+    low += (q - low) / size * size;
+    size = min(size, high - low);
+    int in_group = r - (low - unit.first_tile) * columns;
+    int t = low + in_group % size;
+    w.column = in_group / size;
+    w.kind = unit.kind;
+    w.depth = (int)fy_divide_up(make ? c.hidden : inner, FY_TILE_K);
+    if (shared) {
+        w.row = w.load_row = t * FY_TILE_M;
+        w.rows = min(c.table.state->tokens - w.row, (int)FY_TILE_M);
+        w.counter = c.max_blocks + t * FY_TILE_BLOCKS;
+        w.matrix = 0;
+    } else {
+        int4 a = *(const int4 *)&c.table.tile[t];
+        w.matrix = a.x;
+        w.row = a.y;
+        w.rows = a.z;
+        w.counter = w.row / FY_BLOCK_ROWS;
+        w.load_row = (w.counter % c.ring_blocks) * FY_BLOCK_ROWS;
+    }
+    return w;
+}
+
+FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_ticket_cursor &cursor)
+{
+    int ticket = (int)atomicAdd(&c.table.state->take_product, 1u);
+    fy_work end;
+    end.kind = FY_END;
+    if (ticket >= c.table.state->product_tickets) return end;
+    while (ticket >= cursor.next_ticket) {
+        cursor.index++;
+        cursor.unit = fy_load_unit(&c.table.unit[cursor.index]);
+        cursor.next_ticket = c.table.unit[cursor.index + 1].ticket;
+    }
+    return fy_describe(c, cursor.unit, ticket);
+}
+
+/* Until the tile can run from begin to end without anyone else. */
+FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w)
+{
+    int inner = fy_is_shared(w.kind) ? c.shared : c.intermediate;
+    uint32_t columns = (uint32_t)fy_divide_up(inner, FY_HALF_N);
+    uint32_t pieces = 4 * (uint32_t)fy_divide_up(c.hidden, FY_TILE_N);
+    int used = fy_tile_blocks_used(w.rows);
+    bool ok = true;
+    for (int b = 0; b < used && ok; b++) {
+        if (w.kind == FY_MAKE) {
+            uint32_t rows = min(w.rows - b * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS);
+            ok = fy_await<false>(c, &c.table.pulled[w.counter + b], rows, FY_AT_PULLED, c.rank,
+                                         c.progress_timeout_ns);
+            int before = w.counter + b + c.ring_blocks;
+            if (ok && before < c.table.state->blocks)
+                ok = fy_await<false>(c, &c.table.sent[before], pieces, FY_AT_MADE_SPACE, c.rank,
+                                             c.progress_timeout_ns);
+        } else if (!fy_is_make(w.kind)) {
+            ok = fy_await<false>(c, &c.table.made[w.counter + b], columns, FY_AT_MADE, c.rank,
+                                         c.progress_timeout_ns);
+        }
+    }
+    return ok;
+}
+
+FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared)
+{
+    fy_block *block = fy_block_of(shared);
+    fy_ticket_cursor cursor;
+    cursor.index = -1;
+    cursor.next_ticket = 0;
+    int stage = 0, number = 0;
+    uint32_t parity = 0;
+    fy_work w = fy_take_product(c, cursor);
+    for (;;) {
+        if (w.kind != FY_END && !fy_wait_for_tile(c, w)) w.kind = FY_END;
+        fy_fence_async();
+        fy_barrier_wait(&block->empty[stage], parity ^ 1);
+        block->work[number % FY_WORKS] = w;
+        if (w.kind == FY_END) {
+            fy_barrier_arrive(&block->full[stage]);
+            return;
+        }
+        const fy_gpu_maps *maps = fy_is_shared(w.kind) ? &c.shared_expert : &c.routed;
+        bool make = fy_is_make(w.kind);
+        const CUtensorMap *a = make ? &maps->x : &maps->h_load, *b0 = make ? &maps->gate : &maps->down, *b1 = &maps->up;
+        int matrix = w.matrix;
+        if (c.tables_of_weights && !fy_is_shared(w.kind)) {
+            b0 = c.table.weight_map + (make ? 0 : 2 * c.local_experts) + matrix;
+            b1 = c.table.weight_map + c.local_experts + matrix;
+            matrix = 0;
+            fy_fence_map(b0);
+            if (make) fy_fence_map(b1);
+        }
+        int row = w.load_row, column = w.column * (make ? FY_HALF_N : FY_TILE_N);
+        int depth = w.depth;
+        for (int k = 0; k < depth; k++) {
+            if (k > 0) fy_barrier_wait(&block->empty[stage], parity ^ 1);
+            uint64_t *full = &block->full[stage];
+            fy_barrier_arrive_expecting(full, FY_STAGE_BYTES);
+            uint8_t *to_b = fy_stage_b(shared, stage);
+            fy_load_box2(fy_stage_a(shared, stage), a, full, k * FY_TILE_K, row);
+            fy_load_box3(to_b, b0, full, k * FY_TILE_K, column, matrix);
+            if (make) fy_load_box3(to_b + FY_B_BYTES / 2, b1, full, k * FY_TILE_K, column, matrix);
+            if (++stage == FY_STAGES) {
+                stage = 0;
+                parity ^= 1;
+            }
+            /* The next ticket, while the stages are full. */
+            if (k == min(depth, (int)FY_STAGES) - 1) w = fy_take_product(c, cursor);
+        }
+        number++;
+    }
+}
+
+#endif

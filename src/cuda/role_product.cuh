@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The consumers: two warpgroups, each 64 rows x 256 columns of every tile that the loading thread describes.
+ * Reads: stages in shared memory.  Writes: h (make tiles, SwiGLU applied, by the copy engine), y (finish tiles,
+ *        role_push.cuh).
+ * Waits on: full[stage] inside the block.
+ * Publishes: empty[stage]; made[block] when a column tile of h is written, sent[block] for y. A signal is held back
+ *            until the stores before it have had time to drain, and given up early where the block would wait.
+ * Registers: 216; 128 hold the accumulators.
+ */
+#ifndef FERRY_CUDA_ROLE_PRODUCT_CUH
+#define FERRY_CUDA_ROLE_PRODUCT_CUH
+
+#include "cuda/prim_copy.cuh"
+#include "cuda/prim_wgmma.cuh"
+#include "cuda/role_push.cuh"
+#include "rules/swiglu_gpu.h"
+
+/* A signal held back. kind FY_END: none. */
+typedef struct fy_signal {
+    int kind, counter, row, rows;
+} fy_signal;
+
+FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int thread)
+{
+    if (fy_is_make(s.kind)) {
+        if (thread == 0) {
+            fy_store_wait_written();
+            fy_fence_async();
+            fy_add_release_gpu(&c.table.made[s.counter], 1);
+        }
+    } else {
+        fy_push_signal(c, s.counter, s.row, s.rows, thread & 31);
+    }
+    s.kind = FY_END;
+}
+
+/* h of 64 rows x 128 columns, in two pieces of 64 columns that the copy engine writes while the next tile runs. */
+FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work &w, uint8_t *buffer, int group,
+                          int thread)
+{
+    const CUtensorMap *map = w.kind == FY_MAKE ? &c.routed.h_store : &c.shared_expert.h_store;
+#pragma unroll
+    for (int i = 0; i < 64; i++) acc[i] = fy_swiglu_gpu(acc[i], acc[64 + i], c.limit);
+    int lane = thread & 31, row = (thread / 32) * 16 + (lane & 15);
+#pragma unroll
+    for (int piece = 0; piece < 2; piece++) {
+        uint8_t *to = buffer + piece * FY_PIECE_BYTES;
+        if (thread == 0) fy_store_wait_read<1>();
+        fy_group_sync(group + 1);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int chunk = j * 2 + (lane >> 4), f = piece * 32 + j * 8;
+            fy_store_matrices(fy_shared_address(to) + row * 128 + ((chunk ^ (row & 7)) << 4),
+                              fy_pack(acc[f], acc[f + 1]), fy_pack(acc[f + 2], acc[f + 3]),
+                              fy_pack(acc[f + 4], acc[f + 5]), fy_pack(acc[f + 6], acc[f + 7]));
+        }
+        fy_fence_async_shared();
+        fy_group_sync(group + 1);
+        if (thread == 0) {
+            fy_store_box2(map, to, w.column * FY_HALF_N + piece * 64, w.load_row + group * FY_BLOCK_ROWS);
+            fy_store_commit();
+        }
+    }
+}
+
+FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
+{
+    fy_block *block = fy_block_of(shared);
+    int thread = threadIdx.x & 127, warp = thread / 32, lane = thread & 31;
+    uint8_t *buffer = fy_group_buffer(shared, group);
+    float acc[128];
+    int stage = 0;
+    uint32_t parity = 0;
+    fy_signal held;
+    held.kind = FY_END;
+    for (int number = 0;; number++) {
+        if (!fy_barrier_test(&block->full[stage], parity)) {
+            if (held.kind != FY_END) fy_send_signal(c, held, thread);
+            fy_barrier_wait(&block->full[stage], parity);
+        }
+        const fy_work w = block->work[number % FY_WORKS];
+        if (w.kind == FY_END) break;
+        bool active = group * FY_BLOCK_ROWS < w.rows;
+        if (!active) {
+            for (int k = 0; k < w.depth; k++) {
+                fy_barrier_wait(&block->full[stage], parity);
+                if (thread == 0) fy_barrier_arrive(&block->empty[stage]);
+                if (++stage == FY_STAGES) {
+                    stage = 0;
+                    parity ^= 1;
+                }
+            }
+            if (held.kind != FY_END) fy_send_signal(c, held, thread);
+            continue;
+        }
+        uint16_t *target = nullptr;
+        if (!fy_is_make(w.kind)) target = fy_push_target(c, w, group, warp, lane);
+        int last = -1, send_at = min(2, w.depth - 1);
+        for (int k = 0; k < w.depth; k++) {
+            fy_barrier_wait(&block->full[stage], parity);
+            uint64_t a = fy_operand_descriptor(fy_stage_a(shared, stage) + group * (FY_A_BYTES / 2));
+            uint64_t b = fy_operand_descriptor(fy_stage_b(shared, stage));
+            fy_product_begin();
+#pragma unroll
+            for (int part = 0; part < 4; part++) fy_product_step(acc, a + part * 2, b + part * 2, (k | part) != 0);
+            fy_product_commit();
+            if (k == send_at && held.kind != FY_END) fy_send_signal(c, held, thread);
+            if (last >= 0) {
+                fy_product_wait<1>();
+                if (thread == 0) fy_barrier_arrive(&block->empty[last]);
+            }
+            last = stage;
+            if (++stage == FY_STAGES) {
+                stage = 0;
+                parity ^= 1;
+            }
+        }
+        fy_product_wait<0>();
+        if (thread == 0) fy_barrier_arrive(&block->empty[last]);
+        if (fy_is_make(w.kind)) {
+            fy_store_h(c, acc, w, buffer, group, thread);
+        } else {
+            /* The buffer may still be read by the copy engine from a tile of h. */
+            if (thread == 0) fy_store_wait_read<0>();
+            fy_group_sync(group + 1);
+            fy_push_rows(c, acc, w, buffer + warp * FY_WARP_BYTES, target, lane);
+        }
+        held.kind = w.kind;
+        held.counter = w.counter + group;
+        held.row = w.row + group * FY_BLOCK_ROWS;
+        held.rows = min(w.rows - group * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS);
+    }
+    if (held.kind != FY_END) fy_send_signal(c, held, thread);
+    if (thread == 0) fy_store_wait_written();
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The push of result rows: the end of a "finish" tile in the consumers. Every warp rounds its 16 rows, stages 128
+ * columns at a time, and stores 16 bytes a lane, two rows of 256 bytes at a time, to the owners' slots.
+ * Reads: accumulators, source[row].  Writes: y slots of the owners (own or peer memory); the shared expert's rows.
+ * Waits on: nothing.
+ * Publishes: sent[block], one for each warp and column tile; whoever completes a block adds 1 to arrived[token] of each
+ *            of its rows at the owner. Published a little later than stored (fy_signal), when the stores have drained.
+ * Registers: within the consumers' 216, beside 128 accumulators.
+ */
+#ifndef FERRY_CUDA_ROLE_PUSH_CUH
+#define FERRY_CUDA_ROLE_PUSH_CUH
+
+#include "cuda/block.cuh"
+#include "cuda/prim_matrix.cuh"
+#include "cuda/wait.cuh"
+
+/* Where the warp's row `lane` (of 16) goes; NULL: nowhere, a padding row. */
+FY_DEVICE uint16_t *fy_push_target(const fy_gpu_call &c, const fy_work &w, int group, int warp, int lane)
+{
+    int r = group * FY_BLOCK_ROWS + warp * 16 + (lane & 15);
+    if (r >= w.rows) return nullptr;
+    if (w.kind == FY_SHARED_FINISH) return c.table.shared_y + (int64_t)(w.row + r) * c.hidden;
+    int2 from = *(const int2 *)&c.table.source[w.row + r];
+    return (uint16_t *)(c.peer[from.x] + c.at.y) + (int64_t)from.y * c.hidden;
+}
+
+FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const fy_work &w, uint8_t *buffer,
+                            uint16_t *target, int lane)
+{
+    uint32_t to = fy_shared_address(buffer);
+    uint64_t address = (uint64_t)target;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int column = w.column * FY_TILE_N + half * 128 + (lane & 15) * 8;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            int f = half * 64 + j * 8;
+            fy_store_matrices(to + (lane & 15) * FY_ROW_PITCH + (j * 16 + (lane >> 4) * 8) * 2,
+                              fy_pack(acc[f], acc[f + 1]), fy_pack(acc[f + 2], acc[f + 3]),
+                              fy_pack(acc[f + 4], acc[f + 5]), fy_pack(acc[f + 6], acc[f + 7]));
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int r = i * 2 + (lane >> 4);
+            uint16_t *row = (uint16_t *)__shfl_sync(0xffffffffu, address, r);
+            uint4 v = *(const uint4 *)(buffer + r * FY_ROW_PITCH + (lane & 15) * 16);
+            if (row && column < c.hidden) __stcg((uint4 *)(row + column), v);
+        }
+        __syncwarp();
+    }
+}
+
+/* A warp has stored its part of a column tile of block `counter`, whose `rows` rows begin at `row`. */
+FY_DEVICE void fy_push_signal(const fy_gpu_call &c, int counter, int row, int rows, int lane)
+{
+    uint32_t all = 4 * (uint32_t)fy_divide_up(c.hidden, FY_TILE_N), before = 0;
+    __syncwarp();
+    if (lane == 0) before = fy_fetch_add_acq_rel_gpu(&c.table.sent[counter], 1);
+    before = __shfl_sync(0xffffffffu, before, 0);
+    if (before + 1 != all) return;
+    fy_fence_sys();
+    for (int r = lane; r < rows; r += 32) {
+        int rank = c.rank, token = row + r;
+        if (counter < c.max_blocks) {
+            int2 from = *(const int2 *)&c.table.source[row + r];
+            rank = from.x;
+            token = from.y / c.slots;
+        }
+        fy_add_relaxed_sys((uint32_t *)(c.peer[rank] + c.at.arrived) + token, 1);
+    }
+}
+
+#endif

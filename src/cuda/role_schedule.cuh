@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The schedule, in four small launches.
+ *   count   stages x, sanitizes ids, counts the experts of each chunk of slots
+ *   rank    gives every slot its position among this rank's slots of the same expert, then publishes to all peers
+ *   wait    one block: waits for all peers, lays out segments, row tiles and the list of product tickets
+ *   place   row <-> slot tables of the rows that come here; clears the counters of the compute launch
+ * Reads: the caller's N, x, ids; peers' published slots. Writes: symmetric tables, local tables.
+ * Waits on: flag[source] of every rank (wait launch alone). Publishes: counts, header, then flag, into every peer.
+ * Registers: no limit worth stating; blocks of these launches never fill the device.
+ */
+#ifndef FERRY_CUDA_ROLE_SCHEDULE_CUH
+#define FERRY_CUDA_ROLE_SCHEDULE_CUH
+
+#include "cuda/wait.cuh"
+#include "rules/place.h"
+#include "rules/tile.h"
+
+/* Tokens that the call works on: none when too many were passed. */
+FY_DEVICE int fy_call_tokens(const fy_gpu_call &c)
+{
+    int n = *c.tokens;
+    return n < 0 || n > c.max_tokens ? 0 : n;
+}
+
+template <class T> FY_DEVICE T *fy_symmetric_at(const fy_gpu_call &c, int rank, uint64_t offset)
+{
+    return (T *)(c.peer[rank] + offset);
+}
+
+FY_DEVICE int64_t fy_raw_id(const fy_gpu_call &c, int64_t slot)
+{
+    return c.ids_are_64 ? ((const int64_t *)c.ids)[slot] : (int64_t)((const int32_t *)c.ids)[slot];
+}
+
+FY_DEVICE void fy_stage_tokens(const fy_gpu_call &c, int n)
+{
+    int row16 = c.hidden / 8;
+    uint4 *to = fy_symmetric_at<uint4>(c, c.rank, c.at.x);
+    int64_t all = (int64_t)n * row16;
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < all; i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t token = i / row16, part = i - token * row16;
+        to[i] = __ldcs((const uint4 *)(c.x + token * c.x_stride) + part);
+    }
+}
+
+FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram)
+{
+    fy_gpu_state *state = c.table.state;
+    uint32_t call = state->calls + 1;
+    int n = fy_call_tokens(c);
+    int64_t all = (int64_t)n * c.slots;
+    fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, c.rank, c.at.slots[call & 1]);
+    for (int64_t chunk = blockIdx.x; chunk * FY_CHUNK < all; chunk += gridDim.x) {
+        for (int e = threadIdx.x; e < c.experts; e += blockDim.x) histogram[e] = 0;
+        __syncthreads();
+        int64_t slot = chunk * FY_CHUNK + threadIdx.x;
+        if (slot < all) {
+            int bad;
+            int expert = fy_clean_id(fy_raw_id(c, slot), c.experts, &bad);
+            slots[slot].expert = expert;
+            if (expert >= 0) atomicAdd(&histogram[expert], 1);
+            if (bad) {
+                atomicAdd(&state->bad_count, 1u);
+                atomicMin(&state->bad_slot, (uint32_t)slot);
+            }
+        }
+        __syncthreads();
+        for (int e = threadIdx.x; e < c.experts; e += blockDim.x)
+            c.table.histogram[chunk * c.experts + e] = histogram[e];
+        __syncthreads();
+    }
+    uint32_t *arrived = fy_symmetric_at<uint32_t>(c, c.rank, c.at.arrived);
+    for (int64_t t = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; t < n; t += (int64_t)gridDim.x * blockDim.x)
+        arrived[t] = 0;
+    fy_stage_tokens(c, n);
+}
+
+/* Into every peer's memory: counts, header, then the flag. `total` is this rank's count of each expert. */
+FY_DEVICE void fy_publish(const fy_gpu_call &c, uint32_t call, const int32_t *total)
+{
+    const fy_gpu_state *state = c.table.state;
+    int parity = call & 1;
+    for (int r = 0; r < c.ranks; r++) {
+        int32_t *counts = fy_symmetric_at<int32_t>(c, r, c.at.counts[parity]) + (int64_t)c.rank * c.experts;
+        for (int e = threadIdx.x; e < c.experts; e += blockDim.x) counts[e] = __ldcg(&total[e]);
+    }
+    if (threadIdx.x < c.ranks) {
+        fy_gpu_header h;
+        h.tokens = *c.tokens;
+        h.bad_count = (int32_t)__ldcg(&state->bad_count);
+        h.bad_slot = (int32_t)__ldcg(&state->bad_slot);
+        h.spare = 0;
+        h.bad_id = h.bad_count ? fy_raw_id(c, h.bad_slot) : 0;
+        fy_symmetric_at<fy_gpu_header>(c, threadIdx.x, c.at.header[parity])[c.rank] = h;
+    }
+    fy_fence_sys();
+    __syncthreads();
+    if (threadIdx.x < c.ranks)
+        fy_store_release_sys(fy_symmetric_at<uint32_t>(c, threadIdx.x, c.at.flag) + c.rank, call);
+}
+
+/* One block per chunk, blocks without a chunk too. `before`: this chunk's first position of each expert. */
+FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int32_t *before, int32_t *id)
+{
+    fy_gpu_state *state = c.table.state;
+    uint32_t call = state->calls + 1;
+    int n = fy_call_tokens(c);
+    int64_t all = (int64_t)n * c.slots, chunk = blockIdx.x;
+    int64_t chunks = all == 0 ? 1 : fy_divide_up(all, FY_CHUNK);
+    int32_t *total = c.table.histogram + fy_divide_up((int64_t)c.max_tokens * c.slots, FY_CHUNK) * c.experts;
+    if (chunk < chunks) {
+        fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, c.rank, c.at.slots[call & 1]);
+        int64_t slot = chunk * FY_CHUNK + threadIdx.x;
+        int expert = slot < all ? slots[slot].expert : -1;
+        id[threadIdx.x] = expert;
+        for (int e = threadIdx.x; e < c.experts; e += blockDim.x) before[e] = 0;
+        __syncthreads();
+        /* Threads that have no expert of their own share the chunks of one. */
+        int parts = c.experts >= (int)blockDim.x ? 1 : blockDim.x / c.experts;
+        for (int i = threadIdx.x; i < c.experts * parts; i += blockDim.x) {
+            int e = i % c.experts, sum = 0;
+#pragma unroll 8
+            for (int64_t k = i / c.experts; k < chunk; k += parts) sum += c.table.histogram[k * c.experts + e];
+            if (parts > 1)
+                atomicAdd(&before[e], sum);
+            else
+                before[e] = sum;
+        }
+        int earlier = 0;
+        const int4 *id4 = (const int4 *)id;
+        for (int k = 0; k < ((int)threadIdx.x & ~31) / 4; k++) {
+            int4 v = id4[k];
+            earlier += (v.x == expert) + (v.y == expert) + (v.z == expert) + (v.w == expert);
+        }
+        uint32_t same = __match_any_sync(0xffffffffu, expert);
+        earlier += __popc(same & ((1u << (threadIdx.x & 31)) - 1));
+        __syncthreads();
+        if (expert >= 0) slots[slot].position = before[expert] + earlier;
+        if (chunk == chunks - 1)
+            for (int e = threadIdx.x; e < c.experts; e += blockDim.x)
+                total[e] = before[e] + (all == 0 ? 0 : c.table.histogram[chunk * c.experts + e]);
+    }
+    __shared__ uint32_t last;
+    fy_fence_sys();
+    __syncthreads();
+    if (threadIdx.x == 0) last = fy_fetch_add_acq_rel_gpu(&state->published, 1) == gridDim.x - 1;
+    __syncthreads();
+    if (last) fy_publish(c, call, total);
+}
+
+/* Exclusive sums over the items of a block of 1,024 threads, one pass of 1,024 items; `carry` goes on. */
+FY_DEVICE int fy_scan_block(int value, int *warp_sums, int *carry)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x / 32, sum = value;
+    for (int d = 1; d < 32; d *= 2) {
+        int from = __shfl_up_sync(0xffffffffu, sum, d);
+        if (lane >= d) sum += from;
+    }
+    if (lane == 31) warp_sums[warp] = sum;
+    __syncthreads();
+    if (warp == 0) {
+        int w = warp_sums[lane], s = w;
+        for (int d = 1; d < 32; d *= 2) {
+            int from = __shfl_up_sync(0xffffffffu, s, d);
+            if (lane >= d) s += from;
+        }
+        warp_sums[lane] = s - w;
+        if (lane == 31) warp_sums[32] = s;
+    }
+    __syncthreads();
+    int result = *carry + warp_sums[warp] + sum - value;
+    int all = warp_sums[32];
+    __syncthreads();
+    if (threadIdx.x == 0) *carry += all;
+    __syncthreads();
+    return result;
+}
+
+/* The item of ascending `first` [items + 1] whose range holds `value`. */
+FY_DEVICE int fy_find(const int32_t *first, int items, int value)
+{
+    int low = 0, high = items;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (first[middle] <= value)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The block of the canonical tile, and its expert and piece. */
+FY_DEVICE fy_tile_place fy_place_of_tile(const fy_gpu_call &c, int tile, int *expert)
+{
+    int e = fy_find(c.table.first_tile, c.local_experts, tile);
+    *expert = e;
+    return fy_tile_at(c.table.first_block[e], c.table.first_block[e + 1], c.ring_blocks,
+                      tile - c.table.first_tile[e]);
+}
+
+/* Reports bad ids and too many tokens of any rank to the host; true when the call does nothing. */
+FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call)
+{
+    const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[call & 1]);
+    volatile fy_gpu_page *page = c.page;
+    int64_t bad = 0;
+    int first_bad = -1, too_many = -1;
+    for (int r = 0; r < c.ranks; r++) {
+        fy_gpu_header h = header[r];
+        bad += h.bad_count;
+        if (h.bad_count && first_bad < 0) first_bad = r;
+        if ((h.tokens < 0 || h.tokens > c.max_tokens) && too_many < 0) too_many = r;
+    }
+    if (too_many >= 0 || bad) {
+        int r = too_many >= 0 ? too_many : first_bad;
+        page->report_status = too_many >= 0 ? 31 : 30;
+        page->report_rank = r;
+        page->report_count = too_many >= 0 ? header[r].tokens : bad;
+        page->report_slot = too_many >= 0 ? -1 : header[r].bad_slot;
+        page->report_id = too_many >= 0 ? 0 : header[r].bad_id;
+        fy_fence_sys();
+        page->report = call;
+    }
+    return too_many >= 0;
+}
+
+/* The list of product tickets; one thread. A step is mini_tiles row tiles of one macrobatch. */
+FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int tiles, int macros)
+{
+    fy_gpu_state *state = c.table.state;
+    fy_gpu_unit *unit = c.table.unit;
+    const int32_t *macro_tile = c.table.macro_tile;
+    int units = 0, ticket = 0, steps = 0, expert;
+    int make_columns = (int)fy_divide_up(c.intermediate, FY_HALF_N), finish_columns = (int)fy_divide_up(c.hidden, FY_TILE_N);
+    fy_gpu_unit open = {FY_END, 0, 0, 0};
+    int open_macro = -1, open_tile = 0;
+    auto add = [&](int kind, int first, int count, int columns) {
+        fy_gpu_unit u = {kind, first, count, ticket};
+        unit[units++] = u;
+        ticket += count * columns;
+    };
+    if (c.shared > 0 && tokens > 0) {
+        int count = (int)fy_divide_up(tokens, FY_TILE_M);
+        add(FY_SHARED_MAKE, 0, count, (int)fy_divide_up(c.shared, FY_HALF_N));
+        open.kind = FY_SHARED_FINISH;
+        open.tiles = count;
+    }
+    for (int m = macros - 1; m >= 0; m--) {
+        int walked = tiles - macro_tile[m + 1];
+        int count = macro_tile[m + 1] - macro_tile[m];
+        for (int f = 0; f < count; f += c.mini_tiles, steps++) {
+            int n = count - f < c.mini_tiles ? count - f : c.mini_tiles;
+            /* The next step is made before this one is finished, unless it takes this one's place in the ring. */
+            bool make_first = true;
+            if (open.kind == FY_FINISH && open_macro != m) {
+                fy_tile_place a = fy_place_of_tile(c, open_tile, &expert);
+                fy_tile_place b = fy_place_of_tile(c, macro_tile[m] + f + n - 1, &expert);
+                int64_t end = b.block + FY_TILE_BLOCKS < b.piece_end ? b.block + FY_TILE_BLOCKS : b.piece_end;
+                make_first = end + c.ring_blocks <= a.block;
+            }
+            if (open.kind != FY_END && !make_first) add(open.kind, open.first_tile, open.tiles, finish_columns);
+            add(FY_MAKE, walked + f, n, make_columns);
+            if (open.kind != FY_END && make_first) add(open.kind, open.first_tile, open.tiles, finish_columns);
+            open.kind = FY_FINISH;
+            open.first_tile = walked + f;
+            open.tiles = n;
+            open_macro = m;
+            open_tile = macro_tile[m] + f;
+        }
+    }
+    if (open.kind != FY_END) add(open.kind, open.first_tile, open.tiles, finish_columns);
+    add(FY_END, 0, 0, 0);
+    state->units = units - 1;
+    state->product_tickets = ticket;
+    state->steps = steps;
+    state->blocks = blocks;
+    state->tiles = tiles;
+    state->macrobatches = macros;
+}
+
+/* One block of 1,024 threads. */
+FY_DEVICE void fy_wait_role(const fy_gpu_call &c)
+{
+    __shared__ int warp_sums[33], carry_blocks, carry_tiles, carry_rows, failed;
+    fy_gpu_state *state = c.table.state;
+    uint32_t call = state->calls + 1;
+    if (threadIdx.x == 0) carry_blocks = carry_tiles = carry_rows = failed = 0;
+    __syncthreads();
+    if (threadIdx.x < c.ranks) {
+        const uint32_t *flag = fy_symmetric_at<uint32_t>(c, c.rank, c.at.flag) + threadIdx.x;
+        if (!fy_await<true>(c, flag, call, FY_AT_ENTER, threadIdx.x, c.enter_timeout_ns)) failed = 1;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        if (!failed && fy_check_headers(c, call)) failed = 1;
+        state->skip = failed;
+        state->calls = call;
+        state->tokens = failed ? 0 : *c.tokens;
+        state->take_product = state->take_pull = state->take_sum = state->published = state->bad_count = 0;
+        state->bad_slot = 0xffffffffu;
+    }
+    __syncthreads();
+    if (failed) return;
+    const int32_t *counts = fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]);
+    for (int l0 = 0; l0 < c.local_experts; l0 += blockDim.x) {
+        int l = l0 + threadIdx.x, rows = 0;
+        if (l < c.local_experts)
+            for (int s = 0; s < c.ranks; s++) rows += counts[(int64_t)s * c.experts + c.table.local_expert[l]];
+        int blocks = (int)fy_blocks_of_rows(rows);
+        int first = fy_scan_block(blocks, warp_sums, &carry_blocks);
+        int tiles = (int)fy_tiles_between(first, first + blocks, c.ring_blocks);
+        int first_tile = fy_scan_block(tiles, warp_sums, &carry_tiles);
+        (void)fy_scan_block(rows, warp_sums, &carry_rows);
+        if (l < c.local_experts) {
+            c.table.first_block[l] = first;
+            c.table.first_tile[l] = first_tile;
+            c.table.expert_rows[l] = rows;
+            int base = first * FY_BLOCK_ROWS;
+            for (int s = 0; s < c.ranks; s++) {
+                c.table.base[(int64_t)l * c.ranks + s] = base;
+                base += counts[(int64_t)s * c.experts + c.table.local_expert[l]];
+            }
+        }
+    }
+    int blocks = carry_blocks, tiles = carry_tiles, macros = (int)fy_divide_up(blocks, c.ring_blocks);
+    if (threadIdx.x == 0) {
+        c.table.first_block[c.local_experts] = blocks;
+        c.table.first_tile[c.local_experts] = tiles;
+        c.table.macro_tile[macros] = tiles;
+        state->rows = carry_rows;
+    }
+    __syncthreads();
+    for (int m = threadIdx.x; m < macros; m += blockDim.x) {
+        int block = m * c.ring_blocks;
+        int e = fy_find(c.table.first_block, c.local_experts, block);
+        c.table.macro_tile[m] =
+            c.table.first_tile[e] + (int)fy_tiles_between(c.table.first_block[e], block, c.ring_blocks);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        fy_list_units(c, state->tokens, blocks, tiles, macros);
+        volatile fy_gpu_page *page = c.page;
+        page->rows = carry_rows;
+        page->tokens = state->tokens;
+        page->macrobatches = macros;
+        page->steps = state->steps;
+        page->blocks = blocks;
+    }
+}
+
+FY_DEVICE void fy_place_role(const fy_gpu_call &c)
+{
+    const fy_gpu_state *state = c.table.state;
+    if (state->skip) return;
+    int parity = state->calls & 1;
+    int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
+    int64_t max_slots = (int64_t)c.max_tokens * c.slots;
+    const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[parity]);
+    for (int step = 0; step < c.ranks; step++) {
+        int s = (c.rank + step) % c.ranks;
+        int64_t all = (int64_t)header[s].tokens * c.slots;
+        const fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, s, c.at.slots[parity]);
+        for (int64_t i = thread; i < all; i += threads) {
+            int2 slot = __ldcg((const int2 *)&slots[i]);
+            int l = slot.x < 0 ? -1 : c.table.expert_local[slot.x];
+            int row = l < 0 ? -1 : c.table.base[(int64_t)l * c.ranks + s] + slot.y;
+            c.table.slot_row[s * max_slots + i] = row;
+            if (row >= 0) {
+                fy_gpu_source from = {s, (int32_t)i};
+                c.table.source[row] = from;
+            }
+        }
+    }
+    int tiles = state->tiles;
+    for (int64_t t = thread; t < tiles; t += threads) {
+        int expert;
+        fy_tile_place p = fy_place_of_tile(c, (int)t, &expert);
+        int m = (int)(p.block / c.ring_blocks);
+        int walk = tiles - c.table.macro_tile[m + 1] + (int)t - c.table.macro_tile[m];
+        int64_t end = (int64_t)c.table.first_block[expert] * FY_BLOCK_ROWS + c.table.expert_rows[expert];
+        int64_t piece_end = p.piece_end * FY_BLOCK_ROWS, row = p.block * FY_BLOCK_ROWS;
+        end = end < piece_end ? end : piece_end;
+        fy_gpu_tile tile = {};
+        tile.expert = expert;
+        tile.row = (int32_t)row;
+        tile.rows = (int32_t)(end - row < FY_TILE_M ? end - row : FY_TILE_M);
+        tile.piece_first = walk - (int)((p.block - p.piece_first) / FY_TILE_BLOCKS);
+        tile.piece_count = (int)fy_divide_up(p.piece_end - p.piece_first, FY_TILE_BLOCKS);
+        c.table.tile[walk] = tile;
+    }
+    int shared_blocks = c.shared > 0 ? (int)fy_divide_up(state->tokens, FY_BLOCK_ROWS) : 0;
+    for (int64_t b = thread; b < state->blocks; b += threads)
+        c.table.pulled[b] = c.table.made[b] = c.table.sent[b] = 0;
+    for (int64_t b = thread; b < shared_blocks; b += threads)
+        c.table.made[c.max_blocks + b] = c.table.sent[c.max_blocks + b] = 0;
+}
+
+#endif
