@@ -73,9 +73,8 @@ void train_print_end(const train_job *job, int64_t step, double held_out, double
         return;
     }
     clear_bar(job);
-    printf("held-out loss %.6f, bigram entropy of the text %.6f (nats per byte): %.3f below, wanted %.2f: %s\n", held_out,
-           entropy, below, WANTED_BELOW, reached ? "ok" : "not reached");
-    printf("%.1f s\n", seconds);
+    printf("held-out loss %.6f, bigram entropy of the text %.6f, in nats per byte; at least %.2f below it: %s\n%.1f s\n",
+           held_out, entropy, WANTED_BELOW, reached ? "ok" : "not reached", seconds);
     fflush(stdout);
 }
 

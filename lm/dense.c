@@ -1,68 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dense mathematics: the matrix product, RMS norm, softmax and cross-entropy. */
+/* Dense mathematics of rows: RMS norm, softmax, cross-entropy, conversions. The matrix product is in matmul.c. */
 #include "lm/dense.h"
 
 #include "lm/vector.h"
 
 #include <math.h>
-
-/* ---- Matrix product ---- */
-
-typedef struct product {
-    float *c;
-    const float *a, *b;
-    int64_t c_row, a_row, a_column, b_row, depth;
-    int add;
-} product;
-
-/* ROWS x (VECTORS * LANES) elements at (i, j), kept in registers over the whole depth. */
-#define TILE(name, vector, LANES, ROWS, VECTORS)                                                                  \
-    LM_INLINE void name(const product *t, int64_t i, int64_t j) {                                                 \
-        vector sum[ROWS][VECTORS];                                                                                \
-        float *c = t->c + i * t->c_row + j;                                                                       \
-        const float *a = t->a + i * t->a_row, *b = t->b + j;                                                      \
-        for (int r = 0; r < ROWS; r++) {                                                                          \
-            for (int v = 0; v < VECTORS; v++)                                                                     \
-                sum[r][v] = t->add ? *(const vector *)(c + r * t->c_row + v * LANES) : (vector){0};               \
-        }                                                                                                         \
-        for (int64_t p = 0; p < t->depth; p++, a += t->a_column, b += t->b_row) {                                 \
-            for (int r = 0; r < ROWS; r++) {                                                                      \
-                for (int v = 0; v < VECTORS; v++)                                                                 \
-                    sum[r][v] += a[r * t->a_row] * *(const vector *)(b + v * LANES);                              \
-            }                                                                                                     \
-        }                                                                                                         \
-        for (int r = 0; r < ROWS; r++) {                                                                          \
-            for (int v = 0; v < VECTORS; v++) *(vector *)(c + r * t->c_row + v * LANES) = sum[r][v];              \
-        }                                                                                                         \
-    }
-
-TILE(tile_4x32, lm_v16, 16, 4, 2)
-TILE(tile_4x16, lm_v16, 16, 4, 1)
-TILE(tile_4x8, lm_v8, 8, 4, 1)
-TILE(tile_1x32, lm_v16, 16, 1, 2)
-TILE(tile_1x16, lm_v16, 16, 1, 1)
-TILE(tile_1x8, lm_v8, 8, 1, 1)
-TILE(tile_1x1, float, 1, 1, 1)
-
-/* One column block for all rows, so that the block of b stays in the first cache. */
-#define COLUMN(block, single)                                                                                     \
-    do {                                                                                                          \
-        int64_t i = 0;                                                                                            \
-        for (; i + 4 <= rows; i += 4) block(&t, i, j);                                                            \
-        for (; i < rows; i++) single(&t, i, j);                                                                   \
-    } while (0)
-
-LM_CLONES void lm_matmul(float *c, int64_t c_row, const float *a, int64_t a_row, int64_t a_column, const float *b,
-                         int64_t b_row, int64_t rows, int64_t columns, int64_t depth, int add) {
-    product t = {c, a, b, c_row, a_row, a_column, b_row, depth, add};
-    int64_t j = 0;
-    for (; j + 32 <= columns; j += 32) COLUMN(tile_4x32, tile_1x32);
-    for (; j + 16 <= columns; j += 16) COLUMN(tile_4x16, tile_1x16);
-    for (; j + 8 <= columns; j += 8) COLUMN(tile_4x8, tile_1x8);
-    for (; j < columns; j++) {
-        for (int64_t i = 0; i < rows; i++) tile_1x1(&t, i, j);
-    }
-}
 
 void lm_transpose(float *to, const float *from, int64_t from_row, int64_t rows, int64_t columns) {
     for (int64_t i = 0; i < rows; i++) {
@@ -73,8 +15,8 @@ void lm_transpose(float *to, const float *from, int64_t from_row, int64_t rows, 
 /* ---- Sums over a row ---- */
 
 LM_INLINE float dot(const float *a, const float *b, int64_t n) {
-    lm_v16 sum = {0}, x, y;
-    for (int64_t i = 0; i < n; i += 16) {
+    lm_v8 sum = {0}, x, y;
+    for (int64_t i = 0; i < n; i += 8) {
         LM_LOAD(x, a + i, n - i, 0.0f);
         LM_LOAD(y, b + i, n - i, 0.0f);
         sum += x * y;
@@ -102,8 +44,8 @@ LM_CLONES void lm_norm_back(float *dx, float *dgain, const float *dy, const floa
                             const float *gain, int64_t rows, int64_t width) {
     for (int64_t i = 0; i < rows; i++, x += width, dy += width, dx += width) {
         float s = scale[i];
-        lm_v16 sum = {0}, a, b, g;
-        for (int64_t j = 0; j < width; j += 16) {
+        lm_v8 sum = {0}, a, b, g;
+        for (int64_t j = 0; j < width; j += 8) {
             LM_LOAD(a, x + j, width - j, 0.0f);
             LM_LOAD(b, dy + j, width - j, 0.0f);
             LM_LOAD(g, gain + j, width - j, 0.0f);
@@ -121,18 +63,18 @@ LM_CLONES void lm_norm_back(float *dx, float *dgain, const float *dy, const floa
 
 /* Turns the row into exponentials of the distance to its largest value, which it returns; *sum is their sum. */
 LM_INLINE float exponentials(float *row, int64_t n, float *sum) {
-    lm_v16 top = (lm_v16){0} + row[0], total = {0}, x;
-    for (int64_t i = 0; i < n; i += 16) {
+    lm_v8 top = (lm_v8){0} + row[0], total = {0}, x;
+    for (int64_t i = 0; i < n; i += 8) {
         LM_LOAD(x, row + i, n - i, row[0]);
         lm_raise(&top, x);
     }
     float largest = lm_fold_max(&top);
-    for (int64_t i = 0; i < n; i += 16) {
+    for (int64_t i = 0; i < n; i += 8) {
         LM_LOAD(x, row + i, n - i, 0.0f);
         x = x - largest;
         lm_exp(&x);
         LM_STORE(row + i, x, n - i);
-        lm_v16 kept;
+        lm_v8 kept;
         LM_LOAD(kept, row + i, n - i, 0.0f);
         total += kept;
     }

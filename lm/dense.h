@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dense mathematics in F32 on contiguous rows. Every element is one chain in ascending order of what it sums over
- * (rows of a vector: 16 lanes, see lm/vector.h), so results do not depend on how many rows a call has.
+ * (within a row: 8 lanes, see lm/vector.h), so results do not depend on how many rows a call has.
  */
 #ifndef FERRY_LM_DENSE_H
 #define FERRY_LM_DENSE_H
