@@ -6,9 +6,7 @@
 size_t fy_product_scratch_bytes(void) { return sizeof(float) * FY_BLOCK_DEPTH * (FY_A_LANES + FY_B_LANES); }
 
 #ifdef __x86_64__
-static int has_avx2(void) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-}
+static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 static int has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

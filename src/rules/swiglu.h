@@ -64,7 +64,7 @@ FY_RULE fy_swiglu_gradient fy_swiglu_grad(float g, float u, float dh, float limi
     fy_swiglu_gradient result;
     result.h = silu * up;
     result.dg = g > limit ? 0.0f : dg;
-    result.du = (u > limit) | (u < -limit) ? 0.0f : du;
+    result.du = ((u > limit) | (u < -limit)) ? 0.0f : du;
     return result;
 }
 
