@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ferry check`: runs the suites and says what came out. */
+#include "cli/commands.h"
+#include "cli/message.h"
+#include "cli/options.h"
+
+#include "cli/check/runner.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const cli_word backends[] = {{"cpu", FERRY_CPU}, {"cuda", FERRY_CUDA}, {NULL, 0}};
+static const cli_word kinds[] = {{"kill", CHECK_KILL}, {"stop", CHECK_STOP}, {"delay", CHECK_DELAY}, {NULL, 0}};
+static const cli_word phases[] = {
+#define PHASE_WORD(NAME, name) {#name, FERRY_PHASE_##NAME + 1},
+    FERRY_PHASE_MAP(PHASE_WORD)
+#undef PHASE_WORD
+        {NULL, 0}};
+
+static const cli_option option_table[] = {
+    {.name = "suite", .kind = CLI_STRING, .at = offsetof(check_options, suite), .argument = "NAME",
+     .help = "only this suite: cases, property, bits, life, memory, alloc, overlap or fault"},
+    {.name = "list", .kind = CLI_FLAG, .at = offsetof(check_options, list), .help = "print the tests, run nothing"},
+    {.name = "long", .kind = CLI_FLAG, .at = offsetof(check_options, long_tier),
+     .help = "the long tier: more random cases, more than 2^31 elements, a start 90 s late"},
+    {.name = "backend", .kind = CLI_CHOICE, .at = offsetof(check_options, backend), .words = backends,
+     .help = "where the layer runs (default cpu)"},
+    {.name = "seed", .kind = CLI_INT, .at = offsetof(check_options, seed), .argument = "S", .min = 0,
+     .max = 1000000000000, .help = "seed of the first case of the property suite (default 1)"},
+    {.name = "cases", .kind = CLI_INT, .at = offsetof(check_options, cases), .argument = "N", .min = 1,
+     .max = 1000000, .help = "how many cases the property suite runs (default 80; 1500 with --long)"},
+    {.name = "overlap", .kind = CLI_FLAG, .at = offsetof(check_options, overlap), .group = "only",
+     .help = "only the overlap suite: every unit of work sleeps 3 ms, and the sleeps must overlap"},
+    {.name = "fault", .kind = CLI_CHOICE, .at = offsetof(check_options, fault), .words = kinds, .group = "only",
+     .help = "only this kind of the fault suite: a rank is killed, stopped or delayed inside a call"},
+    {.name = "phase", .kind = CLI_CHOICE, .at = offsetof(check_options, phase), .words = phases,
+     .help = "with --fault: only in this phase of a call"},
+    {.name = "json", .kind = CLI_FLAG, .at = offsetof(check_options, json), .help = "print one JSON object"},
+    {0}};
+
+static const cli_command command = {
+    .name = "check",
+    .about = "Tests this build on this machine: the layer against a reference in double precision, the same bits from "
+             "every way of running it, memory, errors, faults and overlap. Every test runs in a process of its own.\n"
+             "Exit code 0 when nothing failed, 1 otherwise.",
+    .options = option_table,
+    .examples = "ferry check\n"
+                "ferry check --long\n"
+                "ferry check --suite property --seed 42 --cases 1\n"
+                "ferry check --overlap\n"
+                "ferry check --fault kill --phase pull\n"};
+
+typedef struct suite_entry {
+    const char *name;
+    void (*fill)(check_list *list, const check_options *options);
+} suite_entry;
+
+#define SUITE_ENTRY(name) {#name, check_suite_##name},
+static const suite_entry suites[] = {CHECK_SUITES(SUITE_ENTRY)};
+enum { SUITE_COUNT = sizeof suites / sizeof *suites };
+
+static const char *wanted_suite(const check_options *options) {
+    return options->overlap ? "overlap" : options->fault ? "fault" : options->suite;
+}
+
+static int fill_list(check_list *list, const check_options *options) {
+    const char *wanted = wanted_suite(options);
+    int found = 0;
+    for (int i = 0; i < SUITE_COUNT; i++) {
+        if (wanted && strcmp(wanted, suites[i].name) != 0) continue;
+        found = 1;
+        suites[i].fill(list, options);
+    }
+    return found ? CLI_OK : cli_usage("there is no suite '%s'", wanted);
+}
+
+/* ---- Output ---- */
+
+static const char *const state_words[] = {[CHECK_PASSED] = "ok", [CHECK_FAILED] = "FAILED", [CHECK_SKIPPED] = "skipped"};
+static const char *const state_keys[] = {[CHECK_PASSED] = "passed", [CHECK_FAILED] = "failed",
+                                         [CHECK_SKIPPED] = "skipped"};
+
+/* On a terminal only: one line that the next one overwrites. */
+static void show_progress(const check_list *list, size_t done) {
+    enum { BAR = 30 };
+    char bar[BAR + 1];
+    size_t full = done * BAR / list->count;
+    for (size_t i = 0; i < BAR; i++) bar[i] = i < full ? '=' : ' ';
+    bar[BAR] = '\0';
+    printf("[%s] %zu/%zu %.60s", bar, done, list->count, list->tests[done].name);
+    fflush(stdout);
+}
+
+static void show_outcome(const check_test *test, const check_outcome *outcome) {
+    printf("%-8s %-8s %s (%.2f s)\n", state_words[outcome->state], test->suite, test->name, outcome->seconds);
+    for (const char *line = outcome->text; *line;) {
+        size_t length = strcspn(line, "\n");
+        printf("         %.*s\n", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+    fflush(stdout);
+}
+
+static json_t *outcome_json(const check_test *test, const check_outcome *outcome) {
+    return json_pack("{s:s, s:s, s:s, s:f, s:s}", "suite", test->suite, "name", test->name, "result",
+                     state_keys[outcome->state], "seconds", outcome->seconds, "text", outcome->text);
+}
+
+static int run_list(const check_list *list, const check_options *options) {
+    int64_t counts[3] = {0};
+    int bar = isatty(STDOUT_FILENO) && !options->json;
+    json_t *results = options->json ? json_array() : NULL;
+    for (size_t i = 0; i < list->count; i++) {
+        check_outcome outcome;
+        if (bar) show_progress(list, i);
+        check_run_test(&list->tests[i], options, &outcome);
+        counts[outcome.state]++;
+        if (bar) printf("\r\033[K");
+        if (results) json_array_append_new(results, outcome_json(&list->tests[i], &outcome));
+        else show_outcome(&list->tests[i], &outcome);
+    }
+    int code = counts[CHECK_FAILED] ? CLI_FAILED : CLI_OK;
+    if (results) {
+        int printed = cli_print_json(json_pack("{s:I, s:I, s:I, s:o}", "passed", (json_int_t)counts[CHECK_PASSED],
+                                               "failed", (json_int_t)counts[CHECK_FAILED], "skipped",
+                                               (json_int_t)counts[CHECK_SKIPPED], "tests", results));
+        return code ? code : printed;
+    }
+    printf("%lld passed, %lld failed", (long long)counts[CHECK_PASSED], (long long)counts[CHECK_FAILED]);
+    if (counts[CHECK_SKIPPED]) printf(", %lld skipped", (long long)counts[CHECK_SKIPPED]);
+    printf("\n");
+    return code;
+}
+
+int ferry_cmd_check(int argc, char **argv) {
+    check_options options = {.backend = FERRY_CPU, .seed = 1};
+    check_list list = {0};
+    int code;
+    if (!cli_parse(&command, argc, argv, &options, NULL, &code)) return code;
+    if (options.phase && !options.fault) return cli_usage("--phase needs --fault");
+    code = fill_list(&list, &options);
+    for (size_t i = 0; i < list.count && options.list; i++) printf("%-8s %s\n", list.tests[i].suite, list.tests[i].name);
+    if (!code && !options.list) code = run_list(&list, &options);
+    check_list_free(&list);
+    return code;
+}
