@@ -38,7 +38,7 @@ typedef struct fy_fault {
     int32_t waiting_rank; /* who waited (who found it) */
     int32_t awaited_rank; /* for whom */
     int64_t expected, seen; /* counts, where the wait had them; -1 otherwise */
-    char what[96];        /* E_TIMEOUT: what was awaited; otherwise what happened to awaited_rank */
+    char what[96];        /* what was awaited, or what happened instead */
     double waited_s;      /* E_TIMEOUT: the deadline that passed */
 } fy_fault;
 

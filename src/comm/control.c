@@ -9,10 +9,6 @@ ferry_status fy_control_create(ferry_comm *comm) {
     return fy_symmetric_create(comm, bytes, "the control block", &comm->control);
 }
 
-void fy_control_leave(ferry_comm *comm) {
-    atomic_store_explicit(&fy_control_of(comm, comm->rank)->left, 1, memory_order_release);
-}
-
 int fy_aborted(ferry_comm *comm) {
     _Atomic uint32_t *word = &fy_control_of(comm, comm->rank)->abort;
     return atomic_load_explicit(word, memory_order_relaxed) != 0 &&
@@ -31,6 +27,14 @@ void fy_raise(ferry_comm *comm, const fy_fault *fault) {
     }
     comm->raised = 1;
     pthread_mutex_unlock(&comm->raise_lock);
+}
+
+void fy_control_leave(ferry_comm *comm) {
+    fy_control *control = fy_control_of(comm, comm->rank);
+    /* A rank that leaves because of a fault passes it on first, so nobody takes its leaving for the cause. */
+    uint32_t word = atomic_load_explicit(&control->abort, memory_order_acquire);
+    if (word > 0 && word <= (uint32_t)comm->nranks) fy_raise(comm, &control->faults[word - 1]);
+    atomic_store_explicit(&control->left, 1, memory_order_release);
 }
 
 const char *fy_phase_name(int phase) {
@@ -53,21 +57,17 @@ ferry_status fy_fault_status(ferry_comm *comm) {
         return fy_fail(FERRY_E_INTERNAL, "rank %d: its abort word holds %u, expected 0..%d", comm->rank, word,
                        comm->nranks);
     const fy_fault *fault = &control->faults[word - 1];
-    char counts[64] = "", source[48] = "";
+    char counts[64] = "", waited[32] = "", source[64] = "";
     if (fault->expected >= 0)
         snprintf(counts, sizeof counts, ", expected %lld, seen %lld", (long long)fault->expected,
                  (long long)fault->seen);
+    if (fault->status == FERRY_E_TIMEOUT) snprintf(waited, sizeof waited, " %g s", fault->waited_s);
     if (fault->waiting_rank != comm->rank)
         snprintf(source, sizeof source, " (rank %d found it and told rank %d)", fault->waiting_rank, comm->rank);
-    if (fault->status == FERRY_E_TIMEOUT)
-        return fy_fail(FERRY_E_TIMEOUT,
-                       "phase %s: rank %d waited %g s for rank %d: %.*s%s%s; the communicator can only be destroyed",
-                       fy_phase_name(fault->phase), fault->waiting_rank, fault->waited_s, fault->awaited_rank,
-                       (int)sizeof fault->what, fault->what, counts, source);
     return fy_fail((ferry_status)fault->status,
-                   "phase %s: rank %d: %.*s; rank %d waited for it%s%s; the communicator can only be destroyed",
-                   fy_phase_name(fault->phase), fault->awaited_rank, (int)sizeof fault->what, fault->what,
-                   fault->waiting_rank, counts, source);
+                   "phase %s: rank %d waited%s for rank %d: %.*s%s%s; the communicator can only be destroyed",
+                   fy_phase_name(fault->phase), fault->waiting_rank, waited, fault->awaited_rank,
+                   (int)sizeof fault->what, fault->what, counts, source);
 }
 
 ferry_status ferry_comm_error(ferry_comm *comm) {

@@ -91,6 +91,9 @@ static void shares(ferry_bootstrap *bootstrap, void *user) {
         CHECK(r != me || peer == memory);
     }
     size_t offset = 99;
+    fy_symmetric *block = fy_symmetric_find(comm, own, bytes, &offset);
+    CHECK(block != NULL && fy_symmetric_numbered(comm, block->number) == block);
+    CHECK(fy_symmetric_numbered(comm, 1000) == NULL);
     CHECK(fy_symmetric_find(comm, own + 100, bytes - 100, &offset) != NULL && offset == 100);
     CHECK(fy_symmetric_find(comm, own + 100, bytes + 256, &offset) == NULL);
     CHECK(fy_symmetric_find(comm, &offset, 1, &offset) == NULL);

@@ -2,6 +2,8 @@
 /* Ranks that are late, leave, die or stop: every wait ends, on every rank, with a sentence that names them. */
 #include "test_comm.h"
 
+#include "comm/control.h"
+
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -146,8 +148,8 @@ static void raises_together(ferry_bootstrap *bootstrap, void *user) {
     CHECK_TEXT("phase pull");
     /* One record, not a mixture. */
     int reason = -1, rank = -1, expected = -1, seen = -1, waiting = -1;
-    CHECK(sscanf(ferry_last_error(), "phase pull: rank %d: reason %d; rank %d waited for it, expected %d, seen %d",
-                 &rank, &reason, &waiting, &expected, &seen) == 5);
+    CHECK(sscanf(ferry_last_error(), "phase pull: rank %d waited for rank %d: reason %d, expected %d, seen %d",
+                 &waiting, &rank, &reason, &expected, &seen) == 5);
     CHECK(reason == rank && reason == expected && reason == seen && reason / RAISERS == waiting);
     ferry_comm_destroy(comm);
 }
@@ -173,6 +175,30 @@ static void is_interrupted(ferry_bootstrap *bootstrap, void *user) {
     ferry_comm_destroy(comm);
 }
 
+/* A rank that has been told of a fault and leaves at once is not the cause of what others see. */
+static void leaves_after_fault(ferry_bootstrap *bootstrap, void *user) {
+    (void)user;
+    for (int i = 0; i < 20; i++) {
+        ferry_comm *comm = comm_with(bootstrap, 30);
+        CHECK_OK(ferry_barrier(comm));
+        if (comm->rank == 1) {
+            /* As if rank 1 were interrupted after it had told rank 2 alone. */
+            fy_control *control = fy_control_of(comm, 2);
+            control->faults[1] = (fy_fault){.status = FERRY_E_STATE, .waiting_rank = 1, .awaited_rank = 9};
+            strcpy(control->faults[1].what, "the cause");
+            atomic_store_explicit(&control->abort, 2, memory_order_release);
+        }
+        if (comm->rank == 2) {
+            CHECK(await_fault(comm) == FERRY_E_STATE);
+        } else {
+            _Atomic uint64_t never = 0;
+            CHECK(fy_wait_at_least(comm, &never, 1, FERRY_PHASE_SUM, 2, "rows", 30) == FERRY_E_STATE);
+            CHECK_TEXT("rank 9: the cause");
+        }
+        ferry_comm_destroy(comm);
+    }
+}
+
 static void test_raise(void **state) {
     (void)state;
     run_threads(1, raises_together, NULL);
@@ -180,6 +206,8 @@ static void test_raise(void **state) {
     run_processes(4, raises_together, NULL);
     run_threads(2, is_interrupted, NULL);
     run_processes(2, is_interrupted, NULL);
+    run_threads(5, leaves_after_fault, NULL);
+    run_processes(3, leaves_after_fault, NULL);
 }
 
 /* ---- Dies, stops ---- */
@@ -308,11 +336,36 @@ static void test_exits(void **state) {
     run_processes(4, exits, NULL);
 }
 
+/* Signals stay the application's: no thread of the library takes one. */
+static void takes_no_signal(ferry_bootstrap *bootstrap, void *user) {
+    (void)user;
+    sigset_t every, pending;
+    ferry_comm *comm = comm_with(bootstrap, 30);
+    sigfillset(&every);
+    CHECK(pthread_sigmask(SIG_SETMASK, &every, NULL) == 0);
+    const int signals[] = {SIGUSR1, SIGTERM, SIGINT, SIGPIPE, SIGCHLD};
+    for (int i = 0; i < 5; i++) {
+        struct sigaction action;
+        CHECK(kill(getpid(), signals[i]) == 0);
+        CHECK(sigaction(signals[i], NULL, &action) == 0 && action.sa_handler == SIG_DFL);
+    }
+    fy_sleep_ns(250000000);
+    CHECK(sigpending(&pending) == 0);
+    for (int i = 0; i < 4; i++) CHECK(sigismember(&pending, signals[i]) == 1);
+    CHECK_OK(ferry_barrier(comm));
+    ferry_comm_destroy(comm);
+}
+
+static void test_signals(void **state) {
+    (void)state;
+    run_processes(2, takes_no_signal, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late),      cmocka_unit_test(test_leaves),  cmocka_unit_test(test_raise),
         cmocka_unit_test(test_killed),    cmocka_unit_test(test_stopped), cmocka_unit_test(test_exits),
-        cmocka_unit_test(test_heartbeat),
+        cmocka_unit_test(test_heartbeat), cmocka_unit_test(test_signals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "test_comm.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <sys/statvfs.h>
 
@@ -156,6 +157,53 @@ static void test_counts(void **state) {
     for (int r = 0; r < 4; r++) assert_int_equal(atomic_load(&counts[r].held), 0);
 }
 
+/* A program that a rank starts inherits nothing. */
+static void closes_on_exec(ferry_bootstrap *bootstrap, void *user) {
+    (void)user;
+    ferry_comm_config config = config_of(bootstrap);
+    ferry_comm *comm = NULL;
+    int found = 0, open[256];
+    for (int fd = 0; fd < 256; fd++) open[fd] = fcntl(fd, F_GETFD);
+    CHECK_OK(ferry_comm_create(&config, &comm));
+    for (int fd = 0; fd < 256; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        if (open[fd] != -1 || flags == -1) continue;
+        CHECK(flags & FD_CLOEXEC);
+        found++;
+    }
+    CHECK(found >= bootstrap->nranks); /* a wake-up and a pidfd per peer */
+    ferry_comm_destroy(comm);
+}
+
+static int closing_on_exec(void) {
+    int closing = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        closing += flags != -1 && (flags & FD_CLOEXEC);
+    }
+    return closing;
+}
+
+/* The sockets of the bootstrap likewise. */
+static void test_exec(void **state) {
+    (void)state;
+    run_processes(3, closes_on_exec, NULL);
+    const char *job = new_job();
+    int before = entries_of("/proc/self/fd"), closing = closing_on_exec();
+    pid_t other = start_rank(1, 2, job, 20, closes_on_exec, NULL);
+    ferry_env_bootstrap *env = NULL;
+    ferry_bootstrap bootstrap;
+    set_rank(0, 2, job);
+    assert_int_equal(ferry_env_bootstrap_create(20, &env, &bootstrap), FERRY_OK);
+    assert_int_equal(entries_of("/proc/self/fd"), before + 1);
+    assert_int_equal(closing_on_exec(), closing + 1);
+    closes_on_exec(&bootstrap, NULL);
+    ferry_env_bootstrap_destroy(env);
+    assert_int_equal(exit_code_of(other), 0);
+    assert_int_equal(atomic_exchange(&failed_checks, 0), 0);
+    assert_int_equal(entries_of("/proc/self/fd"), before);
+}
+
 /* ---- The N-th allocation fails ---- */
 
 typedef struct shortage {
@@ -252,10 +300,8 @@ static void test_no_room(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cycles),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_allocation_fails),
-        cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_cycles),           cmocka_unit_test(test_counts),  cmocka_unit_test(test_exec),
+        cmocka_unit_test(test_allocation_fails), cmocka_unit_test(test_no_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
