@@ -8,6 +8,8 @@ TRAIN_OPTIONS ?=
 CHECK_OPTIONS ?=
 PREFIX ?= /usr/local
 
+MAKEFLAGS += --no-print-directory
+
 .PHONY: all train check check-long check-gpu asan tsan ubsan bench format lint install clean
 
 all: $(BUILD)/CMakeCache.txt

@@ -10,7 +10,8 @@
 /* Counters that add up over ranks, by name: all of ferry_stats but those where only the largest means something. */
 #define SUMMED_STATS(X)                                                                                                \
     X(rows)                                                                                                            \
-    X(pulls) X(recomputed_rows) X(steps) X(flop) X(bytes_schedule) X(bytes_pull) X(bytes_pull_remote) X(bytes_push)    \
+    X(pulls)                                                                                                           \
+    X(recomputed_rows) X(steps) X(flop) X(bytes_schedule) X(bytes_pull) X(bytes_pull_remote) X(bytes_push)             \
         X(bytes_push_remote) X(bytes_sum)
 #define LARGEST_STATS(X) X(macrobatches) X(ring_high_water)
 
@@ -134,7 +135,7 @@ static void print_call(const char *name, const ferry_stats *s, double seconds) {
     printf("%-9s %.3f s; %" PRId64 " rows, %" PRId64 " pulls, %" PRId64 " macrobatches, ring high-water %" PRId64
            " rows, %" PRId64 " rows recomputed\n",
            name, seconds, s->rows, s->pulls, s->macrobatches, s->ring_high_water, s->recomputed_rows);
-    printf("%-9s MB: schedule %.2f, pull %.2f (%.2f from other ranks), push %.2f (%.2f to other ranks), sum %.2f\n", "",
+    printf("%-9s MB: schedule %.3g, pull %.3g (%.3g from other ranks), push %.3g (%.3g to other ranks), sum %.3g\n", "",
            mb * (double)s->bytes_schedule, mb * (double)s->bytes_pull, mb * (double)s->bytes_pull_remote,
            mb * (double)s->bytes_push, mb * (double)s->bytes_push_remote, mb * (double)s->bytes_sum);
 }

@@ -16,8 +16,10 @@ if(FERRY_SANITIZE)
   string(APPEND options " -fsanitize=${FERRY_SANITIZE}")
 endif()
 string(STRIP "${options}" options)
-set_source_files_properties(cli/info.c PROPERTIES COMPILE_DEFINITIONS
-  "FERRY_COMPILER=\"${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}\";FERRY_BUILD_TYPE=\"${CMAKE_BUILD_TYPE} (${options})\"")
+set(build_definitions
+  "FERRY_COMPILER=\"${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}\""
+  "FERRY_BUILD_TYPE=\"${CMAKE_BUILD_TYPE} (${options})\"")
+set_source_files_properties(cli/info.c PROPERTIES COMPILE_DEFINITIONS "${build_definitions}")
 
 add_executable(ferry cli/main.c)
 target_link_libraries(ferry PRIVATE ferry_cli)

@@ -32,6 +32,8 @@ foreach(source ${FERRY_CLI_TESTS})
   get_filename_component(name ${source} NAME_WE)
   string(REPLACE "test_" "cli_" name ${name})
   add_test(NAME ${name} COMMAND sh ${source} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set(environment FERRY=$<TARGET_FILE:ferry> TENSORS=$<TARGET_FILE:tensor_tool> FERRY_BUILD=${CMAKE_BINARY_DIR}
+    FERRY_LINK=${FERRY_LINK})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${FERRY_TEST_TIMEOUT} LABELS cli SKIP_RETURN_CODE 77
-    ENVIRONMENT "FERRY=$<TARGET_FILE:ferry>;TENSORS=$<TARGET_FILE:tensor_tool>;FERRY_BUILD=${CMAKE_BINARY_DIR};FERRY_LINK=${FERRY_LINK}")
+    ENVIRONMENT "${environment}")
 endforeach()

@@ -12,8 +12,8 @@ same() { "$TENSORS" equal "$base" "$out" >"$work/diff" || problem "$1: $(head -n
 
 "$TENSORS" make "$in" N=90 K=3 E=7 H=72 I=40 || problem "no input"
 expect 0 "$FERRY" run $fixed "$in" "$base"
-for way in "--ranks 2" "--ranks 3 --processes" "--ranks 8" "--ring 64" "--ring 64 --minibatch 64 --ranks 2" "--ring 128" \
-    "--minibatch 64" "--context saved" "--context recompute --ring 64" "--context 64" "--isa portable" \
+for way in "--ranks 2" "--ranks 3 --processes" "--ranks 8" "--ring 64" "--ring 64 --minibatch 64 --ranks 2" \
+    "--ring 128" "--minibatch 64" "--context saved" "--context recompute --ring 64" "--context 64" "--isa portable" \
     "--comm-workers 3 --compute-workers 4" "--processes"; do
     # shellcheck disable=SC2086
     expect 0 "$FERRY" run $fixed $way "$in" "$out"

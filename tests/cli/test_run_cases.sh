@@ -4,8 +4,8 @@
 
 in=$work/in.safetensors
 out=$work/out.safetensors
-for keys in "N=0" "N=0 split=0,0,0 S=8" "none=1" "none=1 S=8 split=0,24" "one=1" "dout=0" "E=2 split=6,6,6,6" "N=1 K=1 E=1" \
-    "H=1 I=1 S=1"; do
+for keys in "N=0" "N=0 split=0,0,0 S=8" "none=1" "none=1 S=8 split=0,24" "one=1" "dout=0" "E=2 split=6,6,6,6" \
+    "N=1 K=1 E=1" "H=1 I=1 S=1"; do
     # shellcheck disable=SC2086
     "$TENSORS" make "$in" $keys || problem "no input"
     for mode in --threads --processes; do
