@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ferry train` from the outside: exit codes and messages, checkpoint files, resuming, what is printed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cli/commands.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_ARGUMENTS = 32, TEXT_BYTES = 24000 };
+
+static char folder[] = "/tmp/ferry-train-XXXXXX";
+static char *said_out, *said_err;
+
+/* The whole file with a 0 behind it. */
+static char *read_file(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    fseek(file, 0, SEEK_END);
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *bytes = calloc(1, *size + 1);
+    assert_int_equal(fread(bytes, 1, *size, file), *size);
+    fclose(file);
+    return bytes;
+}
+
+static void write_file(const char *path, const char *bytes, size_t size) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, size, file), size);
+    fclose(file);
+}
+
+static int redirect(int descriptor, const char *path) {
+    int kept = dup(descriptor), file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(kept >= 0 && file >= 0);
+    dup2(file, descriptor);
+    close(file);
+    return kept;
+}
+
+static void restore(int descriptor, int kept) {
+    dup2(kept, descriptor);
+    close(kept);
+}
+
+/* Arguments after "train", separated by blanks. What it printed is in said_out and said_err. */
+static int train(const char *line) {
+    static char words[1024];
+    char *argv[MOST_ARGUMENTS] = {"train"};
+    int argc = 1;
+    size_t size;
+    snprintf(words, sizeof words, "%s", line);
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    argv[argc] = NULL;
+    fflush(NULL);
+    int out = redirect(STDOUT_FILENO, "stdout"), err = redirect(STDERR_FILENO, "stderr");
+    int code = ferry_cmd_train(argc, argv);
+    fflush(NULL);
+    restore(STDOUT_FILENO, out);
+    restore(STDERR_FILENO, err);
+    free(said_out);
+    free(said_err);
+    said_out = read_file("stdout", &size);
+    said_err = read_file("stderr", &size);
+    return code;
+}
+
+/* The same with the small text. */
+static int train_small(const char *line) {
+    char all[1024];
+    snprintf(all, sizeof all, "--data text %s", line);
+    return train(all);
+}
+
+static void assert_same_files(const char *a, const char *b) {
+    size_t size_a, size_b;
+    char *bytes_a = read_file(a, &size_a), *bytes_b = read_file(b, &size_b);
+    assert_int_equal(size_a, size_b);
+    assert_memory_equal(bytes_a, bytes_b, size_a);
+    free(bytes_a);
+    free(bytes_b);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    if (!mkdtemp(folder) || chdir(folder)) return -1; /* names below are relative to it */
+    static char text[TEXT_BYTES];
+    static const char *const words[] = {"the ", "cat ", "sat ", "on ", "a ", "mat.\n", "dog ", "ran "};
+    uint32_t random = 1;
+    for (size_t used = 0; used + 8 < TEXT_BYTES;) {
+        random = random * 1664525u + 1013904223u;
+        const char *word = words[random >> 29];
+        memcpy(text + used, word, strlen(word));
+        used += strlen(word);
+    }
+    write_file("text", text, TEXT_BYTES - 8);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    DIR *entries = opendir(".");
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        if (entry->d_name[0] != '.') remove(entry->d_name);
+    }
+    closedir(entries);
+    free(said_out);
+    free(said_err);
+    return chdir("/") || rmdir(folder);
+}
+
+/* ---- Checkpoints ---- */
+
+static void test_resume(void **state) {
+    (void)state;
+    assert_int_equal(train_small("--steps 3 --ranks 2 --save whole"), 0);
+    assert_int_equal(train_small("--steps 2 --ranks 1 --save half"), 0);
+    assert_int_equal(train_small("--steps 3 --ranks 4 --resume half --save end"), 0);
+    assert_same_files("whole", "end");
+    assert_int_equal(train_small("--steps 3 --ranks 8 --processes --save end"), 0);
+    assert_same_files("whole", "end");
+    assert_int_equal(train_small("--steps 3 --resume whole --save end"), 0); /* nothing left to do */
+    assert_same_files("whole", "end");
+    /* Nothing but the finished files stays behind. */
+    int files = 0;
+    DIR *entries = opendir(".");
+    for (struct dirent *entry; (entry = readdir(entries));) files += entry->d_name[0] != '.';
+    closedir(entries);
+    assert_int_equal(files, 6); /* text, stdout, stderr, whole, half, end */
+}
+
+static void test_bad_checkpoints(void **state) {
+    (void)state;
+    size_t size;
+    char *bytes = read_file("half", &size);
+    assert_int_equal(train_small("--resume nowhere"), 1);
+    assert_non_null(strstr(said_err, "nowhere"));
+
+    write_file("bad", bytes, size - 1000);
+    assert_int_equal(train_small("--resume bad"), 1);
+    assert_non_null(strstr(said_err, "bad"));
+    write_file("bad", "hello", 5);
+    assert_int_equal(train_small("--resume bad"), 1);
+
+    size_t header = (unsigned char)bytes[0] + 256 * (size_t)(unsigned char)bytes[1] +
+                    65536 * (size_t)(unsigned char)bytes[2];
+    char *place = memmem(bytes, header, "\"hidden\":\"128\"", 14);
+    assert_non_null(place);
+    place[12] = '9';
+    write_file("bad", bytes, size);
+    place[12] = '8';
+    assert_int_equal(train_small("--resume bad"), 1);
+    assert_non_null(strstr(said_err, "another configuration: hidden is 129, expected 128"));
+
+    place = memmem(bytes, header, "blocks.1.router", 15);
+    assert_non_null(place);
+    place[0] = 'B';
+    write_file("bad", bytes, size);
+    assert_int_equal(train_small("--resume bad"), 1);
+    assert_non_null(strstr(said_err, "blocks.1.router"));
+
+    assert_int_equal(train_small("--steps 1 --resume half"), 1);
+    assert_non_null(strstr(said_err, "has done 2 steps"));
+    assert_int_equal(train_small("--steps 3 --seed 9 --resume half"), 1);
+    assert_int_equal(train_small("--steps 3 --decay-steps 9 --resume half"), 1);
+    assert_int_equal(train_small("--steps 3 --seed 1 --decay-steps 600 --resume half"), 0);
+    free(bytes);
+    remove("bad");
+}
+
+/* ---- Command lines and files ---- */
+
+static void test_errors(void **state) {
+    (void)state;
+    assert_int_equal(train_small("--ranks 3"), 2);
+    assert_int_equal(train_small("--ranks 16"), 2);
+    assert_int_equal(train_small("--steps 0"), 2);
+    assert_int_equal(train_small("--threads --processes"), 2);
+    assert_int_equal(train_small("--temperature 0"), 2);
+    assert_int_equal(train_small("--nonsense"), 2);
+    assert_int_equal(train_small("--help"), 0);
+    assert_int_equal(train("--data /nonexistent/text"), 1);
+    assert_non_null(strstr(said_err, "/nonexistent/text"));
+    assert_int_equal(train("--data /tmp"), 1);
+    assert_non_null(strstr(said_err, "/tmp"));
+    assert_int_equal(train_small("--save no/such"), 1);
+    write_file("short", "too short", 9);
+    assert_int_equal(train("--data short"), 1);
+    assert_non_null(strstr(said_err, "too short"));
+    remove("short");
+}
+
+static double number(json_t *object, const char *key) {
+    json_t *value = json_object_get(object, key);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+static void test_json(void **state) {
+    (void)state;
+    assert_int_equal(train_small("--steps 2 --json --sample 100"), 0);
+    assert_string_equal(said_err, "");
+    int lines = 0;
+    double loss = 0;
+    char *text = said_out;
+    for (char *end; (end = strchr(text, '\n')); text = end + 1, lines++) {
+        *end = 0;
+        json_t *object = json_loads(text, 0, NULL);
+        assert_non_null(object);
+        const char *event = json_string_value(json_object_get(object, "event"));
+        static const char *const wanted[] = {"start", "progress", "progress", "end", "sample"};
+        assert_true(lines < 5);
+        assert_string_equal(event, wanted[lines]);
+        if (lines == 2) loss = number(object, "held_out_loss");
+        if (lines == 3) {
+            assert_true(number(object, "held_out_loss") == loss); /* the small text has no more windows */
+            assert_true(number(object, "bigram_entropy") > 0);
+            assert_true(json_is_false(json_object_get(object, "reached")));
+        }
+        json_decref(object);
+    }
+    assert_int_equal(lines, 5);
+    assert_string_equal(text, "");
+}
+
+static void test_lines(void **state) {
+    (void)state;
+    assert_int_equal(train_small("--steps 2 --sample 64 --ranks 1"), 0);
+    assert_non_null(strstr(said_out, "held-out loss"));
+    assert_non_null(strstr(said_out, "not reached"));
+    assert_non_null(strstr(said_out, "expert load"));
+    assert_null(strchr(said_out, '\r'));
+    assert_string_equal(said_err, ""); /* no bar without a terminal */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_resume), cmocka_unit_test(test_bad_checkpoints), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_json),   cmocka_unit_test(test_lines),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
