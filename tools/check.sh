@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # tools/check.sh BUILD [OPTION]...: unit tests and tests of the command by ctest, then `ferry check OPTION...`. Ends
-# with one line, "N passed, N failed", over both. CHECK_PARTS chooses parts (default "ctest layer").
+# with one line, "N passed, N failed", over both, which it also leaves in BUILD/check.count. CHECK_PARTS chooses parts
+# (default "ctest layer").
 set -u
 build=$1
 shift
@@ -43,5 +44,5 @@ for part in $parts; do
         ;;
     esac
 done
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed" | tee "$build/check.count"
 [ "$failed" -eq 0 ]
