@@ -184,6 +184,7 @@ static void leaves_after_fault(ferry_bootstrap *bootstrap, void *user) {
         if (comm->rank == 1) {
             /* As if rank 1 were interrupted after it had told rank 2 alone. */
             fy_control *control = fy_control_of(comm, 2);
+            comm->raised = 1;
             control->faults[1] = (fy_fault){.status = FERRY_E_STATE, .waiting_rank = 1, .awaited_rank = 9};
             strcpy(control->faults[1].what, "the cause");
             atomic_store_explicit(&control->abort, 2, memory_order_release);
