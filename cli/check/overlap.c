@@ -6,6 +6,8 @@
 #include "cli/check/session.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 
 enum { MOST_UNITS = 4096, MOST_WORKERS = 16 };
 
@@ -20,7 +22,7 @@ typedef struct record {
     unit units[MOST_UNITS];
     _Atomic int count;
     int open[MOST_WORKERS + 1]; /* the unit that a worker is in; each worker has its own */
-    double sleep_s, slept, wall;
+    double sleep_s, wall;
 } record;
 
 static int sleeps_in(ferry_phase phase) {
@@ -98,57 +100,68 @@ static unit span(const record *r, ferry_phase phase, int macrobatch) {
 }
 
 /* How many macrobatches' pushes intersect the next one's pulls; `step` leads to the next in the order of the walk. */
-static int intersections(const record *r, int macrobatches, int step) {
+static int intersections(const record *r, int64_t macrobatches, int step) {
     int count = 0;
-    for (int m = 0; m < macrobatches; m++) {
+    for (int m = 0; m < (int)macrobatches; m++) {
         unit push = span(r, FERRY_PHASE_PUSH, m), pull = span(r, FERRY_PHASE_PULL, m + step);
         count += push.begin < pull.end && pull.begin < push.end;
     }
     return count;
 }
 
-static void judge(const check_case *c, record *r, int rank, const char *call, int64_t macrobatches, int step) {
-    enum { LEAST_UNITS = 60 };
-    if (r->count > MOST_UNITS || r->count < LEAST_UNITS) {
-        check_fail(c, "%s, rank %d: %d units, expected %d to %d", call, rank, r->count, LEAST_UNITS, MOST_UNITS);
-        return;
-    }
-    for (int i = 0; i < r->count; i++) r->slept += r->sleep_s;
-    int met = intersections(r, (int)macrobatches, step);
-    check_note(c, "%s, rank %d: %d units, %.3f s for %.3f s of sleep: %.2f; %d of %lld macrobatches meet the next\n",
-               call, rank, r->count, r->wall, r->slept, r->wall / r->slept, met, (long long)macrobatches);
-    CHECK_OR_RETURN(, c, r->wall <= 0.6 * r->slept, "%s, rank %d: %.3f s for %.3f s of sleep: %.2f, bound 0.6", call,
-                    rank, r->wall, r->slept, r->wall / r->slept);
-    CHECK_OR_RETURN(, c, met > 0, "%s, rank %d: no macrobatch is pushed while the next one is pulled (of %lld)", call,
-                    rank, (long long)macrobatches);
-}
-
 typedef struct overlap_kind {
     const char *name;
     check_way way;
+    int meets; /* 1: a forward's macrobatch must be pushed while the next one is pulled: there are workers for both */
 } overlap_kind;
 
+/* One call of one rank: 1 when it overlaps as demanded. `line` says how it did. */
+static int judge(const overlap_kind *kind, record *r, int backward, int64_t macrobatches, char *line, size_t room) {
+    int met = intersections(r, macrobatches, backward ? 1 : -1), in_range = r->count >= 60 && r->count <= MOST_UNITS;
+    double slept = r->sleep_s * r->count;
+    snprintf(line, room, "%d units, %.3f s for %.3f s of sleep: %.2f; %d of %lld macrobatches meet the next", r->count,
+             r->wall, slept, r->wall / slept, met, (long long)macrobatches);
+    return in_range && r->wall <= 0.6 * slept && (backward || !kind->meets || met > 0);
+}
+
+/* All ranks and calls. A machine that is busy with something else spoils a measurement, so the last attempt of
+ * several decides. */
+static int judge_all(const check_case *c, overlap_run *run, const check_result *result, int last) {
+    for (int i = 0; i < 4; i++) {
+        int rank = i / 2, backward = i % 2;
+        const check_rank_outcome *outcome = &result->rank[rank];
+        char line[160];
+        int good = judge(c->argument, backward ? &run->backward[rank] : &run->forward[rank], backward,
+                         backward ? outcome->backward.macrobatches : outcome->forward.macrobatches, line, sizeof line);
+        if (!good && !last) return 0;
+        if (good) check_note(c, "%s, rank %d: %s\n", backward ? "backward" : "forward", rank, line);
+        else check_fail(c, "%s, rank %d: %s; expected at most 0.6%s", backward ? "backward" : "forward", rank, line,
+                        ((const overlap_kind *)c->argument)->meets ? ", and in forward that some meet" : "");
+    }
+    return 1;
+}
+
 static void overlap(const check_case *c) {
+    enum { ATTEMPTS = 4 };
     static overlap_run run;
-    const overlap_kind *kind = c->argument;
     const check_problem problem = {.seed = 41, .tokens = 1600, .hidden = 64, .intermediate = 64, .experts = 2,
                                    .slots = 2};
-    check_way way = kind->way;
+    check_way way = ((const overlap_kind *)c->argument)->way;
     way.backend = (ferry_backend)c->options->backend;
     way.ranks = 2;
     way.ring = 256;
     way.minibatch = 64;
     way.tune = use_observer;
     way.tune_user = &run;
-    for (int r = 0; r < 2; r++) run.forward[r].sleep_s = run.backward[r].sleep_s = 0.003;
     check_batch batch;
     CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");
     check_result *result = check_result_make(c, &batch, &way, 0);
     check_job job = {c, &batch, &way, result, &run};
-    if (result) check_launch(&job, overlap_body, 0);
-    for (int r = 0; r < 2 && !check_failed(c); r++) {
-        judge(c, &run.forward[r], r, "forward", result->rank[r].forward.macrobatches, -1);
-        judge(c, &run.backward[r], r, "backward", result->rank[r].backward.macrobatches, 1);
+    for (int attempt = 1, good = 0; result && !good && !check_failed(c); attempt++) {
+        memset(&run, 0, sizeof run);
+        for (int r = 0; r < 2; r++) run.forward[r].sleep_s = run.backward[r].sleep_s = 0.003;
+        check_launch(&job, overlap_body, 0);
+        if (!check_failed(c)) good = judge_all(c, &run, result, attempt == ATTEMPTS);
     }
     if (!check_failed(c)) check_against_reference(c, &batch, &way, result);
     check_result_free(result);
@@ -157,9 +170,9 @@ static void overlap(const check_case *c) {
 
 void check_suite_overlap(check_list *list, const check_options *options) {
     static const overlap_kind kinds[] = {
-        {"1 + 2 workers", {.comm_workers = 1, .compute_workers = 2}},
-        {"1 + 2 workers, recomputed", {.comm_workers = 1, .compute_workers = 2, .save = CHECK_RECOMPUTE}},
-        {"2 + 2 workers", {.comm_workers = 2, .compute_workers = 2}},
+        {"2 + 2 workers", {.comm_workers = 2, .compute_workers = 2}, 1},
+        {"1 + 2 workers", {.comm_workers = 1, .compute_workers = 2}, 0},
+        {"1 + 2 workers, recomputed", {.comm_workers = 1, .compute_workers = 2, .save = CHECK_RECOMPUTE}, 0},
     };
     (void)options;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {

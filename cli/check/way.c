@@ -61,6 +61,7 @@ int64_t check_way_ring(const check_way *way, const check_batch *batch) {
 void check_describe(const check_problem *p, const check_way *way, char *to, size_t room) {
     static const char *const saves[] = {"saved", "half saved", "recompute"};
     static const char *const layouts[] = {"separate", "fused", "table"};
+    static const char *const parts[] = {"", " data first", " weight first"};
     static const char *const isas[] = {"", " portable", " avx2", " avx512"};
     char tokens[128] = "", shared[32] = "", limit[32] = "";
     size_t used = 0;
@@ -70,11 +71,12 @@ void check_describe(const check_problem *p, const check_way *way, char *to, size
     }
     if (p->shared) snprintf(shared, sizeof shared, " S%lld", (long long)p->shared);
     if (p->limit > 0) snprintf(limit, sizeof limit, " L%g", (double)p->limit);
-    snprintf(to, room, "N %s H%lld I%lld%s E%lld K%lld%s %s ring %lld/%lld workers %d+%d %s %s%s%s%s%s%s%s%s", tokens,
-             (long long)p->hidden, (long long)p->intermediate, shared, (long long)p->experts, (long long)p->slots,
-             limit, way->processes ? "processes" : "threads", (long long)way->ring, (long long)way->minibatch,
+    snprintf(to, room, "N %s H%lld I%lld%s E%lld K%lld%s %s ring %lld/%lld workers %d+%d %s %s%s%s%s%s%s%s%s%s",
+             tokens, (long long)p->hidden, (long long)p->intermediate, shared, (long long)p->experts,
+             (long long)p->slots, limit, way->processes ? "processes" : "threads",
+             (long long)way->ring, (long long)way->minibatch,
              way->comm_workers, way->compute_workers, saves[way->save], layouts[way->layout], isas[way->isa],
              way->ids_dtype == FERRY_I64 ? " i64" : "", way->grad_dtype == FERRY_BF16 ? " bf16" : "",
-             way->beta > 0 ? " beta" : "", way->symmetric ? " symmetric" : "", way->padded ? " padded" : "",
-             way->scattered ? " scattered" : "");
+             way->beta > 0 ? " beta" : "", parts[way->parts_first], way->symmetric ? " symmetric" : "",
+             way->padded ? " padded" : "", way->scattered ? " scattered" : "");
 }
