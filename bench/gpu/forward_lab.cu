@@ -2,7 +2,7 @@
 /*
  * The forward's engine alone, without communicators: ranks are driven by one host thread on one or two devices.
  *   forward_lab check            values against FP64, and the same bits over knobs, rings and numbers of ranks
- *   forward_lab time [ranks]     the benchmark shapes
+ *   forward_lab time [ranks [name [repeats]]]   the benchmark shapes
  */
 #include "problem.cuh"
 
@@ -432,7 +432,7 @@ static int run_check(const std::vector<Case> &cases, bool same_bits, int repeats
     return failures;
 }
 
-static void run_time(int ranks, int repeats)
+static void run_time(int ranks, int repeats, const char *only)
 {
     struct Shape {
         const char *name;
@@ -442,6 +442,7 @@ static void run_time(int ranks, int repeats)
                   {"qwen3-30b-a3b", 2048, 768, 128, 8, 8192},         {"olmoe", 2048, 1024, 64, 8, 8192},
                   {"mixtral-8x7b", 4096, 14336, 8, 2, 8192},          {"dsv3-full", 7168, 2048, 256, 8, 8192}};
     for (const Shape &s : shapes) {
+        if (!strstr(s.name, only)) continue;
         Case c = {s.name, ranks, {s.T}, s.H, s.I, 0, s.E, std::min(s.K, s.E), 0, 0, 0, "random", usual, "plain", 0};
         Layer l;
         l.make(c);
@@ -484,6 +485,6 @@ int main(int argc, char **argv)
     if (what == "plain" || what == "check") failures += run_check(check_cases(), false, 3);
     if (what == "ring" || what == "check") failures += run_check(ring_cases(), true, 2);
     if (what == "ranks" || what == "check" || what == "check2") failures += run_check(rank_cases(), true, 3);
-    if (what == "time") run_time(ranks, 15);
+    if (what == "time") run_time(ranks, argc > 4 ? atoi(argv[4]) : 15, argc > 3 ? argv[3] : "");
     return failures != 0;
 }

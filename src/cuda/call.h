@@ -76,15 +76,14 @@ typedef struct fy_gpu_state {
 /* A place where the device can wait; the host has the words (fault.c). */
 enum fy_gpu_site { FY_AT_ENTER = 1, FY_AT_PULL_SPACE, FY_AT_PULLED, FY_AT_MADE_SPACE, FY_AT_MADE, FY_AT_ARRIVED };
 
-/* Pinned host memory that device and host share. */
+/* Pinned host memory that the device writes and the host reads. */
 typedef struct fy_gpu_page {
-    uint32_t host_abort; /* host to device: a peer died */
-    uint32_t fault;      /* device to host: 1 once the fields below are there */
+    uint32_t fault; /* 1 once the fields below are there */
+    uint32_t spare0;
     int32_t site, awaited_rank;
     int64_t expected, seen;
     uint32_t report; /* number of the call that wrote the fields below; 0: none */
-    int32_t report_status, report_rank;
-    int32_t spare;
+    int32_t report_status, report_rank, spare1;
     int64_t report_count, report_slot, report_id;
     /* counters of the last call */
     int64_t rows, tokens, macrobatches, steps, blocks;

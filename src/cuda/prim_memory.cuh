@@ -7,6 +7,13 @@
 
 #define FY_DEVICE static __device__ __forceinline__
 
+FY_DEVICE uint32_t fy_load_relaxed(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
 FY_DEVICE uint32_t fy_load_acquire_gpu(const uint32_t *p)
 {
     uint32_t v;

@@ -85,6 +85,8 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         if (!active) {
             for (int k = 0; k < w.depth; k++) {
                 fy_barrier_wait(&block->full[stage], parity);
+                /* No product keeps the four warps together here: one that stays behind would miss a phase. */
+                fy_group_sync(group + 1);
                 if (thread == 0) fy_barrier_arrive(&block->empty[stage]);
                 if (++stage == FY_STAGES) {
                     stage = 0;

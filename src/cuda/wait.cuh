@@ -10,11 +10,13 @@
 #include "cuda/call.h"
 #include "cuda/prim_memory.cuh"
 
-/* Once a fault was raised here, by a peer, or by the host. */
+/*
+ * Once a fault was raised here, by a peer, or by this rank's host: all of them write this device's own memory. (Polling
+ * a word of host memory instead makes every other access of the device crawl.)
+ */
 FY_DEVICE bool fy_device_aborted(const fy_gpu_call &c)
 {
-    return fy_load_acquire_sys((const uint32_t *)(c.peer[c.rank] + c.at.abort)) != 0 ||
-           *(volatile uint32_t *)&c.page->host_abort != 0;
+    return fy_load_relaxed((const uint32_t *)(c.peer[c.rank] + c.at.abort)) != 0;
 }
 
 /* The first fault of this rank is recorded for the host; every rank's waits end. */
@@ -40,15 +42,15 @@ template <bool SYSTEM> FY_DEVICE uint32_t fy_load_acquire(const uint32_t *flag)
     return SYSTEM ? fy_load_acquire_sys(flag) : fy_load_acquire_gpu(flag);
 }
 
-template <bool SYSTEM>
+/* Polls without order, so that turns do not empty the first-level cache; the caller's acquire comes when it is time. */
 static __device__ __forceinline__ bool fy_wait_slowly(const fy_gpu_call &c, const uint32_t *flag, uint32_t target,
-                                                   int site, int awaited, uint64_t timeout_ns)
+                                                      int site, int awaited, uint64_t timeout_ns)
 {
     uint64_t start = fy_now();
     for (uint32_t turn = 1;; turn++) {
-        uint32_t seen = fy_load_acquire<SYSTEM>(flag);
+        uint32_t seen = fy_load_relaxed(flag);
         if (seen >= target) return true;
-        if (turn % 64 == 0) {
+        if (turn % 256 == 0) {
             if (fy_device_aborted(c)) return false;
             if (fy_now() - start > timeout_ns) {
                 fy_device_raise(c, site, awaited, target, seen);
@@ -65,7 +67,9 @@ FY_DEVICE bool fy_await(const fy_gpu_call &c, const uint32_t *flag, uint32_t tar
                                 uint64_t timeout_ns)
 {
     if (fy_load_acquire<SYSTEM>(flag) >= target) return true;
-    return fy_wait_slowly<SYSTEM>(c, flag, target, site, awaited, timeout_ns);
+    if (!fy_wait_slowly(c, flag, target, site, awaited, timeout_ns)) return false;
+    (void)fy_load_acquire<SYSTEM>(flag);
+    return true;
 }
 
 #endif
