@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ferry bench`: how long a layer's forward and backward take, beside what the product kernel alone reaches. */
+#include "cli/bench.h"
+
+#include "cli/commands.h"
+#include "cli/launch.h"
+#include "cli/machine.h"
+#include "cli/message.h"
+#include "rules/place.h"
+
+static const cli_word backends[] = {{"cpu", FERRY_CPU}, {NULL, 0}};
+static const cli_word isas[] = {
+    {"portable", FERRY_ISA_PORTABLE}, {"avx2", FERRY_ISA_AVX2}, {"avx512", FERRY_ISA_AVX512}, {NULL, 0}};
+static const cli_word grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
+
+#define AT(field) .at = offsetof(bench_options, field)
+static const cli_option options[] = {
+    {.name = "shape", .kind = CLI_STRING, AT(shape), .argument = SHAPE_ARGUMENT, .help = SHAPE_HELP},
+    {.name = "scale",
+     .kind = CLI_DOUBLE,
+     AT(scale),
+     .min = 1,
+     .max = 10000,
+     .argument = "F",
+     .help = "divides H, I and T of the shape (default: the least whole number with which a run takes about 20 s on "
+             "two cores; printed)"},
+    {.name = "ranks",
+     .kind = CLI_INT,
+     AT(ranks),
+     .min = 1,
+     .max = KNOB_MAX_RANKS,
+     .argument = "R",
+     .help = "ranks (default 1)"},
+    {.name = "threads",
+     .kind = CLI_FLAG,
+     AT(processes),
+     .clears = 1,
+     .group = "mode",
+     .help = "ranks are threads of this process (default)"},
+    {.name = "processes",
+     .kind = CLI_FLAG,
+     AT(processes),
+     .group = "mode",
+     .help = "ranks are processes that share memory in /dev/shm"},
+    {.name = "repeat",
+     .kind = CLI_INT,
+     AT(repeat),
+     .min = 1,
+     .max = BENCH_MAX_REPEAT,
+     .argument = "N",
+     .help = "repetitions of product kernel, forward and backward, in turn, after one that does not count (default 7)"},
+    {.name = "routing",
+     .kind = CLI_STRING,
+     AT(routing),
+     .argument = "FILE",
+     .help = "ids and weights of a safetensors file instead of drawn ones; they give tokens and slots"},
+    {.name = "skew",
+     .kind = CLI_DOUBLE,
+     AT(skew),
+     .min = 0,
+     .max = 100,
+     .argument = "S",
+     .help = "unevenness of drawn ids: how far the experts' own logits lie apart (default 0)"},
+    {.name = "seed",
+     .kind = CLI_INT,
+     AT(seed),
+     .min = 0,
+     .max = INT64_MAX,
+     .argument = "S",
+     .help = "decides the drawn ids (default 1)"},
+    LAYER_KNOB_OPTIONS(bench_options, knobs),
+    {.name = "isa",
+     .kind = CLI_CHOICE,
+     AT(isa),
+     .words = isas,
+     .help = "instruction set of the products (default: the widest here)"},
+    {.name = "grad-dtype",
+     .kind = CLI_CHOICE,
+     AT(grad_bf16),
+     .words = grad_dtypes,
+     .help = "dtype of the weight gradients, which are overwritten (default bf16)"},
+    {.name = "backend", .kind = CLI_CHOICE, AT(backend), .words = backends, .help = "where it runs (default cpu)"},
+    {.name = "json", .kind = CLI_FLAG, AT(json), .help = "print one JSON object"},
+    {0}};
+
+static const cli_command command = {
+    .name = "bench",
+    .about =
+        "Measures one layer: milliseconds of forward and backward on the slowest rank (median, least and most over the "
+        "repetitions), the rate of its products, and the share of what the product kernel alone reaches in the same "
+        "run with all compute workers busy on products of the layer's own gate and up shape. Then bytes moved per "
+        "phase and memory.\n\n"
+        "Named shapes are far too large for a CPU, so H, I and T are divided by a factor, which is printed.",
+    .options = options,
+    .examples = "ferry bench --shape kimi-slice\n"
+                "ferry bench --shape qwen3-30b-a3b --ranks 2 --processes --skew 1\n"
+                "ferry bench --shape 1024,512,8,2,1024 --ring 256 --context recompute --json"};
+
+/* Operations of a repetition, forward and backward on all ranks, that the default scale allows. */
+static const double repetition_flop = 430e9;
+
+/* The file's tokens and slots stay as they are; H and I alone are scaled then. */
+static layer_shape scaled(const bench_job *job, const layer_shape *shape, double factor) {
+    layer_shape s = shape_scaled(*shape, factor);
+    if (job->options->routing) s.tokens = shape->tokens;
+    return s;
+}
+
+static void choose_scale(bench_job *job, const layer_shape *shape) {
+    int ranks = (int)job->options->ranks;
+    job->scale = job->options->scale > 0 ? job->options->scale : 1;
+    job->shape = scaled(job, shape, job->scale);
+    if (job->options->scale > 0) return;
+    while (3 * shape_flop(&job->shape, ranks) > repetition_flop && (job->shape.hidden > 64 || job->shape.tokens > 1) &&
+           job->scale < 10000)
+        job->shape = scaled(job, shape, ++job->scale);
+}
+
+static int prepare(bench_job *job) {
+    const bench_options *o = job->options;
+    layer_shape shape;
+    int code = shape_parse(o->shape, (int)o->ranks, &shape);
+    if (code) return code;
+    if (o->routing) {
+        code = routing_read(&job->routing, o->routing, shape.experts);
+        if (code) return code;
+        shape.slots = job->routing.slots;
+        shape.tokens = fy_split_size(job->routing.tokens, o->ranks, 0);
+    }
+    choose_scale(job, &shape);
+    if (!o->routing)
+        code = routing_draw(&job->routing, job->shape.tokens * o->ranks, shape.experts, shape.slots, o->skew,
+                            (uint64_t)o->seed);
+    if (code) return code;
+    job->config.hidden = job->shape.hidden;
+    job->config.intermediate = job->shape.intermediate;
+    job->config.experts = job->shape.experts;
+    job->config.slots = job->shape.slots;
+    job->config.max_tokens = job->shape.tokens;
+    knobs_configure(&o->knobs, job->routing.tokens, &job->config);
+    job->comm_workers = knobs_comm_workers(&o->knobs);
+    job->compute_workers = knobs_compute_workers(&o->knobs, (int)o->ranks);
+    if (!machine_isa_name((ferry_isa)o->isa)) return cli_fail("%s", ferry_last_error());
+    ferry_plan plan = {.size = sizeof plan};
+    ferry_status status =
+        ferry_layer_plan(&job->config, 0, (int)o->ranks, job->comm_workers, job->compute_workers, &plan);
+    return status ? cli_fail_status(status, "planning the layer") : CLI_OK;
+}
+
+static int measure(bench_job *job) {
+    cli_launch_options launch = {.nranks = (int)job->options->ranks, .processes = (int)job->options->processes};
+    size_t bytes = (size_t)launch.nranks * sizeof *job->results;
+    job->results = cli_shared_alloc(bytes);
+    if (!job->results) return cli_fail("no memory for the results");
+    int code = cli_launch(&launch, bench_rank, job);
+    if (!code) code = bench_report(job);
+    cli_shared_free(job->results, bytes);
+    return code;
+}
+
+int ferry_cmd_bench(int argc, char **argv) {
+    bench_options o = {
+        .shape = SHAPE_DEFAULT, .ranks = 1, .seed = 1, .repeat = 7, .knobs.context = KNOB_CONTEXT_RULE, .grad_bf16 = 1};
+    int code;
+    if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
+    bench_job job = {.options = &o};
+    ferry_layer_config_init(&job.config);
+    code = prepare(&job);
+    if (!code) code = measure(&job);
+    routing_free(&job.routing);
+    return code;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank of `ferry bench`: random inputs, then product kernel, forward and backward in turn. */
+#include "cli/bench.h"
+#include "cli/bench_product.h"
+#include "cli/message.h"
+#include "comm/clock.h"
+#include "rules/bf16.h"
+#include "rules/place.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { BUFFERS = 16 };
+
+typedef struct rank_state {
+    const bench_job *job;
+    bench_result *result;
+    int rank;
+    int32_t tokens;
+    int64_t first; /* token */
+    ferry_comm *comm;
+    ferry_layer *layer;
+    ferry_context *context;
+    bench_product *product;
+    ferry_forward_args forward;
+    ferry_backward_args backward;
+    void *buffer[BUFFERS];
+    int buffers, failed;
+} rank_state;
+
+/* ---- Memory ---- */
+
+static void *take(rank_state *s, int64_t count, size_t size) {
+    void *memory = calloc((size_t)count + 1, size);
+    s->failed |= memory == NULL;
+    s->buffer[s->buffers++] = memory;
+    return memory;
+}
+
+/* Uniform numbers of standard deviation `scale`. */
+static void *take_random(rank_state *s, int64_t count, double scale) {
+    uint16_t *values = take(s, count, sizeof *values);
+    uint32_t state = (uint32_t)(s->rank * BUFFERS + s->buffers) * 2654435761u;
+    float width = (float)(scale * sqrt(12));
+    for (int64_t i = 0; values && i < count; i++) {
+        state = state * 1664525u + 1013904223u;
+        values[i] = fy_bf16_from_f32(((float)(state >> 8) * 0x1p-24f - 0.5f) * width);
+    }
+    return values;
+}
+
+static ferry_matrices matrices(void *base, int64_t rows, int64_t columns, ferry_dtype dtype) {
+    return (ferry_matrices){.base = base, .expert_stride = rows * columns, .row_stride = columns, .dtype = dtype};
+}
+
+static void fill_forward(rank_state *s) {
+    const ferry_layer_config *c = &s->job->config;
+    int64_t h = c->hidden, i = c->intermediate, size = s->result->plan.local_experts * h * i;
+    ferry_forward_args *f = &s->forward;
+    ferry_forward_args_init(f);
+    f->num_tokens = &s->tokens;
+    f->x = take_random(s, s->tokens * h, 1);
+    f->ids = s->job->routing.ids + s->first * c->slots;
+    f->ids_dtype = FERRY_I32;
+    f->weights = s->job->routing.weights + s->first * c->slots;
+    f->params.gate = matrices(take_random(s, size, 1 / sqrt((double)h)), i, h, FERRY_BF16);
+    f->params.up = matrices(take_random(s, size, 1 / sqrt((double)h)), i, h, FERRY_BF16);
+    f->params.down = matrices(take_random(s, size, 1 / sqrt((double)i)), h, i, FERRY_BF16);
+    f->out = take(s, s->tokens * h, sizeof(uint16_t));
+    f->context = s->context;
+}
+
+static void fill_backward(rank_state *s) {
+    const ferry_layer_config *c = &s->job->config;
+    int64_t h = c->hidden, i = c->intermediate, size = s->result->plan.local_experts * h * i;
+    ferry_dtype dtype = s->job->options->grad_bf16 ? FERRY_BF16 : FERRY_F32;
+    size_t element = dtype == FERRY_BF16 ? sizeof(uint16_t) : sizeof(float);
+    ferry_backward_args *b = &s->backward;
+    ferry_backward_args_init(b);
+    b->context = s->context;
+    b->parts = FERRY_BACKWARD_ALL;
+    b->dout = take_random(s, s->tokens * h, 1);
+    b->params = s->forward.params;
+    b->dx = take(s, s->tokens * h, sizeof(uint16_t));
+    b->dweights = take(s, s->tokens * c->slots, sizeof(float));
+    b->grads.gate.to = matrices(take(s, size, element), i, h, dtype);
+    b->grads.up.to = matrices(take(s, size, element), i, h, dtype);
+    b->grads.down.to = matrices(take(s, size, element), h, i, dtype);
+}
+
+/* ---- Setting up ---- */
+
+static ferry_status create(rank_state *s, const ferry_bootstrap *bootstrap) {
+    const bench_job *job = s->job;
+    ferry_comm_config config;
+    ferry_comm_config_init(&config);
+    config.backend = (ferry_backend)job->options->backend;
+    config.bootstrap = *bootstrap;
+    config.comm_workers = job->comm_workers;
+    config.compute_workers = job->compute_workers;
+    config.isa = (ferry_isa)job->options->isa;
+    s->result->plan.size = sizeof s->result->plan;
+    ferry_status status = ferry_comm_create(&config, &s->comm);
+    if (!status) status = ferry_layer_create(s->comm, &job->config, &s->layer);
+    if (!status) status = ferry_layer_get_plan(s->layer, &s->result->plan);
+    return status ? status : ferry_context_create(s->layer, NULL, &s->context);
+}
+
+/* The product of gate and up over the rows of one expert, were they all equally busy. */
+static bench_product *product_like_layer(const bench_job *job) {
+    const ferry_layer_config *c = &job->config;
+    int64_t rows = job->routing.tokens * c->slots / c->experts, most = 4096;
+    return bench_product_create((ferry_isa)job->options->isa, job->compute_workers,
+                                rows < 1      ? 1
+                                : rows > most ? most
+                                              : rows,
+                                2 * c->intermediate, c->hidden);
+}
+
+/* ---- Repetitions ---- */
+
+static ferry_status timed_forward(rank_state *s, double *seconds) {
+    ferry_status status = ferry_barrier(s->comm);
+    int64_t start = fy_now_ns();
+    if (!status) status = ferry_forward(s->layer, &s->forward);
+    *seconds = 1e-9 * (double)(fy_now_ns() - start);
+    s->result->forward.size = sizeof s->result->forward;
+    return status ? status : ferry_layer_stats(s->layer, &s->result->forward);
+}
+
+static ferry_status timed_backward(rank_state *s, double *seconds) {
+    ferry_status status = ferry_barrier(s->comm);
+    int64_t start = fy_now_ns();
+    if (!status) status = ferry_backward(s->layer, &s->backward);
+    *seconds = 1e-9 * (double)(fy_now_ns() - start);
+    s->result->backward.size = sizeof s->result->backward;
+    return status ? status : ferry_layer_stats(s->layer, &s->result->backward);
+}
+
+/* Repetition -1 touches all memory and does not count. */
+static ferry_status repeat(rank_state *s) {
+    const double product_s = 0.3;
+    for (int64_t i = -1; i < s->job->options->repeat; i++) {
+        bench_sample sample;
+        ferry_status status = ferry_barrier(s->comm);
+        sample.product = bench_product_run(s->product, i < 0 ? 0 : product_s);
+        if (!status) status = timed_forward(s, &sample.forward_s);
+        if (!status) status = timed_backward(s, &sample.backward_s);
+        if (status) return status;
+        if (i >= 0) s->result->sample[i] = sample;
+    }
+    return FERRY_OK;
+}
+
+/* A rank without memory says so; the others learn it from the communicator's end. */
+static int measure(rank_state *s, const ferry_bootstrap *bootstrap) {
+    ferry_status status = create(s, bootstrap);
+    if (status) return cli_fail_status(status, "creating the layer");
+    fill_forward(s);
+    fill_backward(s);
+    s->product = product_like_layer(s->job);
+    if (s->failed || !s->product) return cli_fail("rank %d: no memory for tensors", s->rank);
+    status = repeat(s);
+    return status ? cli_fail_status(status, "measuring") : CLI_OK;
+}
+
+int bench_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {
+    const bench_job *job = user;
+    int64_t tokens = job->routing.tokens, ranks = job->options->ranks;
+    rank_state s = {.job = job,
+                    .result = &job->results[rank],
+                    .rank = rank,
+                    .tokens = (int32_t)fy_split_size(tokens, ranks, rank),
+                    .first = fy_split_first(tokens, ranks, rank)};
+    int code = measure(&s, bootstrap);
+    ferry_context_destroy(s.context);
+    ferry_layer_destroy(s.layer);
+    ferry_comm_destroy(s.comm);
+    bench_product_destroy(s.product);
+    for (int i = 0; i < s.buffers; i++) free(s.buffer[i]);
+    return code;
+}

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ferry plan`: what a layer will hold, move and compute, counted from expert ids without running it. */
+#include "cli/plan.h"
+
+#include "cli/commands.h"
+#include "cli/message.h"
+#include "cli/options.h"
+#include "cli/routing.h"
+#include "cli/run.h"
+#include "cli/shapes.h"
+#include "rules/place.h"
+
+#include <stdlib.h>
+
+static const cli_word grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
+
+#define AT(field) .at = offsetof(plan_options, field)
+static const cli_option options[] = {
+    {.name = "shape", .kind = CLI_STRING, AT(shape), .group = "what", .argument = SHAPE_ARGUMENT, .help = SHAPE_HELP},
+    {.name = "input",
+     .kind = CLI_STRING,
+     AT(input),
+     .group = "what",
+     .argument = "IN.safetensors",
+     .help = "the extents and ids of an input of ferry run; a backward is planned when it has dout"},
+    {.name = "routing",
+     .kind = CLI_STRING,
+     AT(routing),
+     .argument = "FILE",
+     .help = "ids and weights of a safetensors file instead of drawn ones; they give tokens and slots"},
+    {.name = "ranks",
+     .kind = CLI_INT,
+     AT(ranks),
+     .min = 1,
+     .max = KNOB_MAX_RANKS,
+     .argument = "R",
+     .help = "ranks (default: the length of tokens_per_rank, else 1)"},
+    {.name = "skew",
+     .kind = CLI_DOUBLE,
+     AT(skew),
+     .min = 0,
+     .max = 100,
+     .argument = "S",
+     .help = "unevenness of drawn ids: how far the experts' own logits lie apart (default 0)"},
+    {.name = "seed",
+     .kind = CLI_INT,
+     AT(seed),
+     .min = 0,
+     .max = INT64_MAX,
+     .argument = "S",
+     .help = "decides the drawn ids (default 1)"},
+    {.name = "scale",
+     .kind = CLI_DOUBLE,
+     AT(scale),
+     .min = 1,
+     .max = 10000,
+     .argument = "F",
+     .help = "divides H, I and T of the shape (default 1)"},
+    LAYER_KNOB_OPTIONS(plan_options, knobs),
+    {.name = "grad-dtype",
+     .kind = CLI_CHOICE,
+     AT(grad_bf16),
+     .words = grad_dtypes,
+     .help = "dtype of the weight gradients, for the bytes that memory moves (default bf16)"},
+    {.name = "machine",
+     .kind = CLI_STRING,
+     AT(machine),
+     .argument = "this|NAME|FILE",
+     .help = "whose floor time: this machine, measured in a second (default); h200, h100 or gb300 of data/machines; or "
+             "a file of that form"},
+    {.name = "json", .kind = CLI_FLAG, AT(json), .help = "print one JSON object"},
+    {0}};
+
+static const cli_command command = {
+    .name = "plan",
+    .about =
+        "Says what a layer will hold, move and compute: planned memory, counters, bytes between the ranks with and "
+        "without pulling a token once for all its experts of a rank (fan-out), bytes that memory moves, and the time "
+        "below which a machine cannot get.\n\n"
+        "Ids are drawn, unless a file gives them. Memory and counters are those of the CPU backend and equal what "
+        "ferry run and ferry bench count for the same ids and knobs. Floor times are of the busiest rank with one "
+        "device of the machine for each rank, except for this machine, which all ranks share.",
+    .options = options,
+    .examples = "ferry plan --shape kimi-slice --ranks 2 --machine h200\n"
+                "ferry plan --shape 1024,512,8,2,4096 --ring 1024 --context recompute\n"
+                "ferry plan --input layer.safetensors --ranks 4 --json"};
+
+/* Counts, asks for the machine, and prints. */
+static int plan(plan_job *job) {
+    const plan_options *o = job->options;
+    job->input.config = &job->config;
+    job->input.comm_workers = knobs_comm_workers(&o->knobs);
+    job->input.compute_workers = knobs_compute_workers(&o->knobs, job->input.nranks);
+    knobs_configure(&o->knobs, job->input.first_token[job->input.nranks], &job->config);
+    int code = machine_find(o->machine, job->input.nranks, &job->machine);
+    if (code) return code;
+    ferry_status status = plan_count(&job->input, &job->counts);
+    if (status) return cli_fail_status(status, "planning the layer");
+    code = plan_report(job);
+    plan_counts_free(&job->counts);
+    return code;
+}
+
+static int plan_input_file(plan_job *job) {
+    const plan_options *o = job->options;
+    run_options as_run = {.in = o->input, .ranks = o->ranks};
+    run_problem p;
+    int code = run_problem_open(&p, &as_run);
+    if (!code) {
+        job->title = o->input;
+        job->config.hidden = p.hidden;
+        job->config.intermediate = p.intermediate;
+        job->config.shared = p.shared;
+        job->config.experts = p.experts;
+        job->config.slots = p.slots;
+        job->config.max_tokens = p.max_tokens;
+        job->input.nranks = p.nranks;
+        job->input.first_token = p.first_token;
+        job->input.ids = p.ids;
+        job->input.ids_dtype = p.ids_dtype;
+        job->input.has_backward = p.dout != NULL;
+        code = plan(job);
+    }
+    run_problem_close(&p);
+    return code;
+}
+
+static int plan_routing(plan_job *job, const layer_shape *shape, const routing *r) {
+    int64_t first_token[KNOB_MAX_RANKS + 1];
+    int ranks = job->options->ranks ? (int)job->options->ranks : 1;
+    for (int i = 0; i <= ranks; i++) first_token[i] = fy_split_first(r->tokens, ranks, i);
+    job->config.hidden = shape->hidden;
+    job->config.intermediate = shape->intermediate;
+    job->config.experts = shape->experts;
+    job->config.slots = r->slots;
+    job->config.max_tokens = fy_split_size(r->tokens, ranks, 0);
+    job->input.nranks = ranks;
+    job->input.first_token = first_token;
+    job->input.ids = r->ids;
+    job->input.ids_dtype = FERRY_I32;
+    job->input.has_backward = 1;
+    return plan(job);
+}
+
+static int plan_shape(plan_job *job) {
+    const plan_options *o = job->options;
+    int ranks = o->ranks ? (int)o->ranks : 1;
+    layer_shape shape;
+    routing r;
+    job->title = o->shape ? o->shape : SHAPE_DEFAULT;
+    int code = shape_parse(job->title, ranks, &shape);
+    if (code) return code;
+    shape = shape_scaled(shape, o->scale);
+    code = o->routing ? routing_read(&r, o->routing, shape.experts)
+                      : routing_draw(&r, shape.tokens * ranks, shape.experts, shape.slots, o->skew, (uint64_t)o->seed);
+    if (code) return code;
+    code = plan_routing(job, &shape, &r);
+    routing_free(&r);
+    return code;
+}
+
+int ferry_cmd_plan(int argc, char **argv) {
+    plan_options o = {.machine = "this", .knobs.context = KNOB_CONTEXT_RULE, .scale = 1, .seed = 1, .grad_bf16 = 1};
+    int code;
+    if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
+    if (o.input && o.routing) return cli_usage("--input has ids of its own; give it or --routing");
+    plan_job job = {.options = &o};
+    ferry_layer_config_init(&job.config);
+    return o.input ? plan_input_file(&job) : plan_shape(&job);
+}

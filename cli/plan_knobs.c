@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/plan_knobs.h"
+
+#include "cli/machine.h"
+#include "rules/ring.h"
+
+const cli_word knob_contexts[] = {{"saved", KNOB_CONTEXT_SAVED}, {"recompute", 0}, {NULL, 0}};
+
+void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_config *config) {
+    config->minibatch_rows = knobs->minibatch;
+    config->ring_rows = knobs->ring;
+    config->context_rows = knobs->context;
+    if (knobs->context == KNOB_CONTEXT_RULE) config->context_rows = -1;
+    if (knobs->context == KNOB_CONTEXT_SAVED) {
+        /* Enough wherever ids send the slots: all to one rank, each expert's segment padded to a block. */
+        int64_t slots = tokens * config->slots, segments = slots < config->experts ? slots : config->experts;
+        config->context_rows = slots + (FY_BLOCK_ROWS - 1) * segments;
+    }
+}
+
+int knobs_comm_workers(const layer_knobs *knobs) { return knobs->comm_workers ? (int)knobs->comm_workers : 1; }
+
+int knobs_compute_workers(const layer_knobs *knobs, int ranks) {
+    int share = machine_processors() / ranks;
+    return knobs->compute_workers ? (int)knobs->compute_workers : share > 1 ? share : 1;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What `ferry plan` and `ferry bench` let people choose about a layer, under the names that `ferry run` has for it. */
+#ifndef FERRY_CLI_PLAN_KNOBS_H
+#define FERRY_CLI_PLAN_KNOBS_H
+
+#include "cli/options.h"
+#include "ferry/ferry.h"
+
+typedef struct layer_knobs {
+    int64_t minibatch, ring;               /* rows; 0: by rule */
+    int64_t context;                       /* KNOB_CONTEXT_*, or rows */
+    int64_t comm_workers, compute_workers; /* 0: default */
+} layer_knobs;
+
+enum { KNOB_CONTEXT_RULE = -1, KNOB_CONTEXT_SAVED = -2, KNOB_MAX_RANKS = 256 };
+
+extern const cli_word knob_contexts[];
+
+#define KNOB_INT(type, member, label, field, least, most, letter, text)                                                \
+    {                                                                                                                  \
+        .name = label, .kind = CLI_INT, .at = offsetof(type, member.field), .min = least, .max = most,                 \
+        .argument = letter, .help = text                                                                               \
+    }
+
+/* Rows of an options table, for a `layer_knobs member` of the struct `type`. */
+#define LAYER_KNOB_OPTIONS(type, member)                                                                               \
+    KNOB_INT(type, member, "minibatch", minibatch, 1, INT32_MAX, "ROWS",                                               \
+             "rows handed to the next role at once, rounded up to a multiple of 64 (default: by rule)"),               \
+        KNOB_INT(type, member, "ring", ring, 1, INT32_MAX, "ROWS",                                                     \
+                 "rows of the ring buffer, rounded up to a multiple of 64 (default: by rule)"),                        \
+        KNOB_INT(type, member, "comm-workers", comm_workers, 1, 64, "N",                                               \
+                 "threads per rank that pull, push and sum rows (default 1)"),                                         \
+        KNOB_INT(type, member, "compute-workers", compute_workers, 1, 1024, "N",                                       \
+                 "threads per rank that multiply (default: processors / ranks, at least 1)"),                          \
+    {                                                                                                                  \
+        .name = "context", .kind = CLI_INT, .at = offsetof(type, member.context), .words = knob_contexts, .min = 1,    \
+        .max = INT64_MAX, .argument = "ROWS",                                                                          \
+        .help = "what forward leaves for backward: all rows, none, or the first ROWS (default: twice the balanced "    \
+                "share)"                                                                                               \
+    }
+
+/* Fills the rows of a configuration whose extents are set, for `tokens` tokens over all ranks. */
+void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_config *config);
+int knobs_comm_workers(const layer_knobs *knobs);
+int knobs_compute_workers(const layer_knobs *knobs, int ranks);
+
+#endif

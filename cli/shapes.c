@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/shapes.h"
+
+#include "cli/message.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct named_shape {
+    const char *name;
+    layer_shape shape;
+    int slice;
+} named_shape;
+
+#define SHAPE_ENTRY(name, h, i, e, slice, k, t) {name, {h, i, e, k, t}, slice},
+static const named_shape shapes[] = {SHAPE_MAP(SHAPE_ENTRY)};
+enum { SHAPE_COUNT = sizeof shapes / sizeof *shapes };
+
+static int parse_numbers(const char *text, layer_shape *shape) {
+    int64_t *const fields[] = {&shape->hidden, &shape->intermediate, &shape->experts, &shape->slots, &shape->tokens};
+    const char *next = text;
+    for (int i = 0; i < 5; i++) {
+        char *end;
+        errno = 0;
+        long long value = strtoll(next, &end, 10);
+        if (end == next || *end != (i < 4 ? ',' : '\0') || errno == ERANGE || value < (i < 4) || value > INT32_MAX)
+            return cli_usage("--shape: '%s' is none of " SHAPE_NAMES "or five numbers H,I,E,K,T", text);
+        *fields[i] = value;
+        next = end + 1;
+    }
+    return CLI_OK;
+}
+
+int shape_parse(const char *text, int ranks, layer_shape *shape) {
+    for (int i = 0; i < SHAPE_COUNT; i++) {
+        if (strcmp(shapes[i].name, text) != 0) continue;
+        *shape = shapes[i].shape;
+        if (shapes[i].slice) {
+            shape->experts *= ranks;
+            if (shape->slots > shape->experts) shape->slots = shape->experts;
+        }
+        return CLI_OK;
+    }
+    int code = parse_numbers(text, shape);
+    if (code) return code;
+    if (shape->slots > shape->experts)
+        return cli_usage("--shape: %lld slots of a token cannot be different ones of %lld experts",
+                         (long long)shape->slots, (long long)shape->experts);
+    return CLI_OK;
+}
+
+static int64_t divided(int64_t extent, double factor, int64_t unit) {
+    int64_t value = (int64_t)((double)extent / factor / (double)unit + 0.5) * unit;
+    return value < unit ? unit : value;
+}
+
+layer_shape shape_scaled(layer_shape shape, double factor) {
+    if (factor == 1) return shape;
+    shape.hidden = divided(shape.hidden, factor, 64);
+    shape.intermediate = divided(shape.intermediate, factor, 64);
+    shape.tokens = divided(shape.tokens, factor, 1);
+    return shape;
+}
+
+double shape_flop(const layer_shape *s, int ranks) {
+    return 6.0 * (double)s->hidden * (double)s->intermediate * (double)s->slots * (double)s->tokens * ranks;
+}

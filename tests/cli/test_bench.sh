@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# `ferry bench`: what it prints, that it counts what `ferry plan` counts, and bad command lines.
+. tests/cli/lib.sh
+
+small="--shape 128,64,6,3,200 --repeat 3"
+# shellcheck disable=SC2086
+expect 0 "$FERRY" bench $small
+silent err
+for label in layer knobs product forward backward fwd+bwd memory; do
+    grep -q "^$label " "$work/out" || problem "ferry bench has no line '$label'"
+done
+says out "% of the product kernel"
+counted() { grep -oE '"macrobatches":[0-9]*,[^{}]*"bytes":\{[^{}]*\}' "$1"; }
+for knobs in "" "--ranks 2 --processes --skew 1" "--ranks 3 --ring 64 --context recompute --comm-workers 2" \
+    "--isa portable --minibatch 64 --ring 128 --context 64 --grad-dtype f32"; do
+    # shellcheck disable=SC2086
+    expect 0 "$FERRY" bench $small $knobs --json
+    [ "$(wc -l <"$work/out")" -eq 1 ] || problem "--json is not one line"
+    for key in scale shape product_gflop_per_s ms median min max product_share forward_backward planned_bytes peak_bytes; do
+        says out "\"$key\":"
+    done
+    counted "$work/out" >"$work/bench"
+    plan=$(echo "$knobs" | sed 's/--processes//; s/--isa portable//')
+    # shellcheck disable=SC2086
+    expect 0 "$FERRY" plan --shape 128,64,6,3,200 $plan --json --machine data/machines/h200.json
+    # The totals of both calls, of forward and of backward come first; ranks follow.
+    counted "$work/out" | sed -n 2,3p | cmp -s - "$work/bench" || problem "bench and plan differ: $knobs"
+done
+"$TENSORS" make "$work/in.safetensors" N=40 K=3 E=6 || problem "no input"
+expect 0 "$FERRY" bench --shape 64,64,6,3,1 --routing "$work/in.safetensors" --ranks 2 --repeat 1
+says out "40 tokens x 3 slots"
+expect 0 "$FERRY" bench --shape qwen3-30b-a3b --scale 32 --repeat 1
+says out "H, I, T divided by 32: 256 tokens x 8 slots, H 64, I 64, 128 experts"
+
+for wrong in "--shape x" "--scale 0.5" "--ranks 0" "--repeat 0" "--threads --processes" "--isa sse" "--backend tpu" \
+    "--context all" "--shape 64,64,4,5,100"; do
+    # shellcheck disable=SC2086
+    expect 2 "$FERRY" bench $wrong
+    silent out
+done
+expect 1 "$FERRY" bench --routing "$work/absent"
+finish

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# `ferry plan`: what it prints, machines, and bad command lines and files.
+. tests/cli/lib.sh
+
+h200="--machine data/machines/h200.json"
+# shellcheck disable=SC2086
+expect 0 "$FERRY" plan $h200
+silent err
+for label in layer knobs memory busiest machine forward fwd+bwd; do
+    grep -q "^$label " "$work/out" || problem "ferry plan has no line '$label'"
+done
+says out "kimi-slice: 2048 tokens over 1 ranks x 6 slots, H 7168, I 2048, 6 experts"
+says out "two waves of product tiles there: 2112 rows"
+says out "floor 1.384 ms"
+# shellcheck disable=SC2086
+expect 0 "$FERRY" plan --json --ranks 2 --skew 1 --ring 64 --context recompute $h200
+[ "$(wc -l <"$work/out")" -eq 1 ] || problem "--json is not one line"
+for key in machine knobs shape minibatch_floor planned_bytes forward forward_floor forward_links backward \
+    forward_backward_floor backward_links ranks link_bytes_without_fanout memory_bytes floor_seconds; do
+    says out "\"$key\":"
+done
+expect 0 "$FERRY" plan --shape 64,64,4,2,100 --machine this
+says out "products"
+expect 0 "$FERRY" plan --shape mixtral-8x7b --scale 64 --ranks 3 --machine data/machines/gb300.json
+says out "(peak)"
+
+expect 2 "$FERRY" plan --shape nothing
+says err "kimi-slice, glm5-slice"
+expect 2 "$FERRY" plan --shape 64,64,4,5,100
+expect 2 "$FERRY" plan --machine vax
+expect 2 "$FERRY" plan --shape olmoe --input "$work/in"
+says err "exclude each other"
+expect 2 "$FERRY" plan --input "$work/in" --routing "$work/in"
+echo '{"name": "half", "processors": 1}' >"$work/half.json"
+expect 1 "$FERRY" plan --machine "$work/half.json"
+says err "product_flop_per_s"
+echo '{' >"$work/half.json"
+expect 1 "$FERRY" plan --machine "$work/half.json"
+expect 1 "$FERRY" plan --input "$work/absent" $h200
+"$TENSORS" make "$work/in.safetensors" N=40 K=3 E=6 || problem "no input"
+# An input of ferry run has ids and weights, so it serves as a routing too.
+# shellcheck disable=SC2086
+expect 0 "$FERRY" plan --shape 32,24,6,3,1 --routing "$work/in.safetensors" --ranks 3 $h200
+says out "40 tokens over 3 ranks x 3 slots"
+# shellcheck disable=SC2086
+expect 1 "$FERRY" plan --shape 32,24,5,3,1 --routing "$work/in.safetensors" $h200
+says err "expected -1 to 4"
+finish
