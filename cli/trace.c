@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `ferry trace`: a timeline of every worker of every rank in one call. */
+#include "cli/trace.h"
+
+#include "cli/commands.h"
+#include "cli/launch.h"
+#include "cli/message.h"
+#include "cli/options.h"
+#include "cli/shapes.h"
+
+#include <inttypes.h>
+
+#define AT(field) .at = offsetof(trace_options, field)
+static const cli_option options[] = {
+    {.name = "input",
+     .kind = CLI_STRING,
+     AT(input),
+     .group = "layer",
+     .argument = "IN.safetensors",
+     .help = "a layer as `ferry run` reads it"},
+    {.name = "shape",
+     .kind = CLI_STRING,
+     AT(shape),
+     .group = "layer",
+     .argument = SHAPE_ARGUMENT,
+     .help = "a layer with random values and routing: hidden and intermediate size, experts, slots, tokens per rank"},
+    {.name = "ranks",
+     .kind = CLI_INT,
+     AT(ranks),
+     .min = 1,
+     .max = RUN_MAX_RANKS,
+     .argument = "R",
+     .help = "ranks (default: what the input says, else 1)"},
+    {.name = "threads",
+     .kind = CLI_FLAG,
+     AT(processes),
+     .clears = 1,
+     .group = "mode",
+     .help = "ranks are threads of this process (default)"},
+    {.name = "processes", .kind = CLI_FLAG, AT(processes), .group = "mode", .help = "ranks are processes"},
+    LAYER_KNOB_OPTIONS(trace_options, knobs),
+    {.name = "backward", .kind = CLI_FLAG, AT(backward), .help = "trace a backward after the forward"},
+    {.name = "events",
+     .kind = CLI_INT,
+     AT(events),
+     .min = 1,
+     .max = 100000000,
+     .argument = "N",
+     .help = "room for the events of one worker (default 65536); what does not fit is lost, and said"},
+    {.name = "out",
+     .kind = CLI_STRING,
+     AT(json),
+     .argument = "FILE.json",
+     .help = "the timeline in the Chrome trace event format, for Perfetto or chrome://tracing"},
+    {.name = "svg", .kind = CLI_STRING, AT(svg), .argument = "FILE.svg", .help = "the timeline as a picture"},
+    {0}};
+
+static const cli_command command = {
+    .name = "trace",
+    .about = "Records what every worker of every rank does in one call, and when it waits.\n\n"
+             "Runs a forward (and a backward) to warm up and once more with its events kept. Prints what the phases "
+             "took; writes the timeline to --out and --svg.",
+    .options = options,
+    .examples = "ferry trace --shape 2048,256,16,4,1024 --ring 512 --svg timeline.svg\n"
+                "ferry trace --input layer.safetensors --ranks 4 --backward --out timeline.json"};
+
+/* ---- The run ---- */
+
+static void configure(trace_job *job) {
+    const trace_options *o = job->options;
+    const run_problem *p = job->problem;
+    ferry_layer_config *config = &job->config;
+    ferry_layer_config_init(config);
+    config->hidden = p->hidden;
+    config->intermediate = p->intermediate;
+    config->shared = p->shared;
+    config->experts = p->experts;
+    config->slots = p->slots;
+    config->max_tokens = p->max_tokens;
+    knobs_configure(&o->knobs, p->tokens, config);
+}
+
+static int trace(trace_job *job) {
+    const trace_options *o = job->options;
+    cli_launch_options launch = {.nranks = job->problem->nranks, .processes = (int)o->processes};
+    int code = cli_launch(&launch, trace_rank, job);
+    int64_t lost = trace_log_lost(&job->log);
+    if (!code && lost > 0)
+        cli_note("%" PRId64 " events found no room: the timeline has gaps; give --events more than %" PRId64, lost,
+                 o->events);
+    if (!code && o->json) code = trace_write_json(job, o->json);
+    if (!code && o->svg) code = trace_write_svg(job, o->svg);
+    return code ? code : trace_report(job);
+}
+
+static int run(const trace_options *o, const run_problem *p) {
+    trace_job job = {.options = o, .problem = p, .plan = {.size = sizeof job.plan}};
+    int comm = knobs_comm_workers(&o->knobs), compute = knobs_compute_workers(&o->knobs, p->nranks);
+    configure(&job);
+    ferry_status status = ferry_layer_plan(&job.config, 0, p->nranks, comm, compute, &job.plan);
+    if (status) return cli_fail_status(status, "planning the layer");
+    if (trace_log_create(&job.log, p->nranks, comm, compute, o->events))
+        return cli_fail("no memory for %" PRId64 " events per worker", o->events);
+    int code = trace(&job);
+    trace_log_destroy(&job.log);
+    return code;
+}
+
+static int trace_input(const trace_options *o) {
+    run_options as_run = {.in = o->input, .ranks = o->ranks};
+    run_problem problem;
+    int code = run_problem_open(&problem, &as_run);
+    if (!code && o->backward && !problem.dout)
+        code = cli_usage("--backward needs the tensor 'dout', which %s has not", o->input);
+    if (!code) code = run(o, &problem);
+    run_problem_close(&problem);
+    return code;
+}
+
+static int trace_shape(const trace_options *o) {
+    run_problem problem;
+    trace_block block;
+    int code = trace_problem_make(&problem, o, &block);
+    if (code) return code;
+    code = run(o, &problem);
+    trace_problem_free(&problem, &block);
+    return code;
+}
+
+int ferry_cmd_trace(int argc, char **argv) {
+    trace_options o = {.knobs.context = KNOB_CONTEXT_RULE, .events = 65536};
+    int code;
+    if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
+    if (o.input) return trace_input(&o);
+    if (o.shape) return trace_shape(&o);
+    return cli_usage("give --shape or --input: there is nothing to trace");
+}

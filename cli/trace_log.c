@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the observer records: begins and ends in buffers of one writer each, and spans made of them afterwards. */
+#include "cli/trace.h"
+
+#include "cli/launch.h"
+
+#include <time.h>
+
+int trace_log_create(trace_log *log, int nranks, int comm_workers, int compute_workers, int64_t capacity) {
+    *log = (trace_log){.nranks = nranks, .comm_workers = comm_workers, .compute_workers = compute_workers};
+    log->workers = 1 + comm_workers + compute_workers;
+    int64_t count = (int64_t)nranks * log->workers;
+    log->bytes = (size_t)count * (sizeof(trace_buffer) + (size_t)capacity * sizeof(trace_event));
+    log->buffers = cli_shared_alloc(log->bytes);
+    if (!log->buffers) return -1;
+    trace_event *events = (trace_event *)(log->buffers + count);
+    for (int64_t i = 0; i < count; i++)
+        log->buffers[i] = (trace_buffer){.events = events + i * capacity, .capacity = capacity};
+    return 0;
+}
+
+void trace_log_destroy(trace_log *log) {
+    cli_shared_free(log->buffers, log->bytes);
+    log->buffers = NULL;
+}
+
+trace_buffer *trace_buffer_of(const trace_log *log, int rank, int worker) {
+    return &log->buffers[(int64_t)rank * log->workers + worker + 1];
+}
+
+static int record(void *user, const ferry_event *event) {
+    trace_buffer *buffer = trace_buffer_of(user, event->rank, event->worker);
+    if (buffer->count == buffer->capacity) {
+        buffer->lost++;
+        return 0;
+    }
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    buffer->events[buffer->count++] = (trace_event){.ns = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec,
+                                                    .what = event->what,
+                                                    .macrobatch = event->macrobatch,
+                                                    .step = event->step,
+                                                    .phase = (uint8_t)event->phase,
+                                                    .begin = (uint8_t)event->begin,
+                                                    .wait = (uint8_t)event->wait,
+                                                    .backward = (uint8_t)event->backward};
+    return 0;
+}
+
+ferry_observer trace_observer(trace_log *log) { return (ferry_observer){.event = record, .user = log}; }
+
+void trace_log_reset(trace_log *log, int rank) {
+    for (int w = 0; w < log->workers; w++) {
+        trace_buffer *buffer = trace_buffer_of(log, rank, w - 1);
+        buffer->count = buffer->lost = 0;
+    }
+}
+
+int64_t trace_log_lost(const trace_log *log) {
+    int64_t lost = 0;
+    for (int i = 0; i < log->nranks * log->workers; i++) lost += log->buffers[i].lost;
+    return lost;
+}
+
+int trace_log_extent(const trace_log *log, int64_t *begin_ns, int64_t *end_ns) {
+    int found = 0;
+    for (int i = 0; i < log->nranks * log->workers; i++) {
+        const trace_buffer *b = &log->buffers[i];
+        if (b->count == 0) continue;
+        int64_t first = b->events[0].ns, last = b->events[b->count - 1].ns;
+        if (!found || first < *begin_ns) *begin_ns = first;
+        if (!found || last > *end_ns) *end_ns = last;
+        found = 1;
+    }
+    return found ? 0 : -1;
+}
+
+int64_t trace_spans(const trace_buffer *buffer, int64_t end_ns, trace_span *spans) {
+    enum { MAX_DEPTH = 8 };
+    int64_t open[MAX_DEPTH], count = 0;
+    int depth = 0;
+    for (int64_t i = 0; i < buffer->count; i++) {
+        const trace_event *e = &buffer->events[i];
+        if (e->begin && depth < MAX_DEPTH) {
+            spans[count] = (trace_span){.begin_ns = e->ns, .end_ns = end_ns, .event = e, .depth = depth};
+            open[depth++] = count++;
+        } else if (!e->begin && depth > 0) {
+            spans[open[--depth]].end_ns = e->ns;
+        }
+    }
+    return count;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the workers did, in numbers: time per phase, waits, and the rest, in which nothing was ready. */
+#include "cli/message.h"
+#include "cli/trace.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *const phase_names[] = {
+#define PHASE_NAME(NAME, name) #name,
+    FERRY_PHASE_MAP(PHASE_NAME)
+#undef PHASE_NAME
+};
+
+const char *trace_phase_name(int phase) { return phase_names[phase]; }
+
+void trace_worker_name(const trace_log *log, int worker, char *to, size_t room) {
+    if (worker < 0)
+        snprintf(to, room, "caller");
+    else if (worker < log->comm_workers)
+        snprintf(to, room, "comm %d", worker);
+    else
+        snprintf(to, room, "compute %d", worker - log->comm_workers);
+}
+
+void trace_title(const trace_job *job, char *to, size_t room) {
+    const run_problem *p = job->problem;
+    const trace_log *log = &job->log;
+    snprintf(to, room,
+             "H %" PRId64 ", I %" PRId64 ", E %" PRId64 ", K %" PRId64 ", T %" PRId64
+             "; %d rank%s (%s), %d + %d workers; "
+             "ring %" PRId64 ", minibatch %" PRId64 " rows",
+             p->hidden, p->intermediate, p->experts, p->slots, p->max_tokens, p->nranks, p->nranks == 1 ? "" : "s",
+             job->options->processes ? "processes" : "threads", log->comm_workers, log->compute_workers,
+             job->plan.ring_rows, job->plan.minibatch_rows);
+}
+
+/* Over all threads of all ranks. */
+typedef struct totals {
+    int64_t units[FERRY_PHASE_COUNT], work_ns[FERRY_PHASE_COUNT], wait_ns[FERRY_PHASE_COUNT];
+} totals;
+
+static void add_worker(totals *t, const trace_span *spans, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const trace_event *e = spans[i].event;
+        int64_t ns = spans[i].end_ns - spans[i].begin_ns;
+        if (e->wait) {
+            t->wait_ns[e->phase] += ns;
+            if (spans[i].depth > 0) t->work_ns[e->phase] -= ns;
+        } else {
+            t->units[e->phase]++;
+            t->work_ns[e->phase] += ns;
+        }
+    }
+}
+
+static int count_all(const trace_log *log, int64_t end_ns, totals *t) {
+    for (int rank = 0; rank < log->nranks; rank++) {
+        for (int worker = -1; worker < log->workers - 1; worker++) {
+            const trace_buffer *b = trace_buffer_of(log, rank, worker);
+            trace_span *spans = malloc(((size_t)b->count + 1) * sizeof *spans);
+            if (!spans) return cli_fail("no memory for the report");
+            add_worker(t, spans, trace_spans(b, end_ns, spans));
+            free(spans);
+        }
+    }
+    return CLI_OK;
+}
+
+int trace_report(const trace_job *job) {
+    const trace_log *log = &job->log;
+    int64_t begin_ns = 0, end_ns = 0;
+    totals t = {{0}, {0}, {0}};
+    char title[256];
+    trace_log_extent(log, &begin_ns, &end_ns);
+    int code = count_all(log, end_ns, &t);
+    if (code) return code;
+
+    /* Shares are of the time of all threads but the callers, who sleep after the schedule. */
+    double all_ms = 1e-6 * (double)(end_ns - begin_ns) * log->nranks * (log->workers - 1), known_ms = 0;
+    trace_title(job, title, sizeof title);
+    printf("%s\n%s: %.3f ms from the first event to the last\n\n", title,
+           job->options->backward ? "forward and backward" : "forward", 1e-6 * (double)(end_ns - begin_ns));
+    printf("%-10s %8s %12s %8s %12s %8s\n", "phase", "units", "work ms", "share", "wait ms", "share");
+    for (int phase = 0; phase < FERRY_PHASE_COUNT; phase++) {
+        double work_ms = 1e-6 * (double)t.work_ns[phase], wait_ms = 1e-6 * (double)t.wait_ns[phase];
+        printf("%-10s %8" PRId64 " %12.3f %7.1f%% %12.3f %7.1f%%\n", phase_names[phase], t.units[phase], work_ms,
+               100 * work_ms / all_ms, wait_ms, 100 * wait_ms / all_ms);
+        if (phase != FERRY_PHASE_SCHEDULE) known_ms += work_ms + wait_ms;
+    }
+    printf("%-10s %8s %12s %8s %12.3f %7.1f%%\n", "idle", "", "", "", all_ms - known_ms,
+           100 * (all_ms - known_ms) / all_ms);
+    return fflush(stdout) ? cli_fail("cannot write to standard output") : CLI_OK;
+}

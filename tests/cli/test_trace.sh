@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+# `ferry trace` on files and shapes, as threads and processes, and what it refuses. Timelines are read by test_trace.c.
+. tests/cli/lib.sh
+
+json=$work/timeline.json
+svg=$work/timeline.svg
+for way in \
+    "--input tests/golden/plain.in.safetensors --ranks 2" \
+    "--input tests/golden/shared_limit.in.safetensors --backward --processes" \
+    "--shape 96,40,5,2,50 --ranks 3 --backward" \
+    "--shape 64,64,4,2,100 --ranks 2 --processes --ring 64 --context recompute --backward --comm-workers 2"; do
+    rm -f "$json" "$svg"
+    # shellcheck disable=SC2086
+    expect 0 "$FERRY" trace $way --out "$json" --svg "$svg"
+    silent err
+    for phase in schedule pull compute push sum idle; do
+        grep -q "^$phase  *[0-9]" "$work/out" || problem "$way: no line '$phase'"
+    done
+    grep -q '"traceEvents":\[' "$json" || problem "$way: no events"
+    grep -q '^</svg>$' "$svg" || problem "$way: no picture"
+done
+if command -v xmllint >/dev/null 2>&1; then expect 0 xmllint --noout "$svg"; fi
+
+# The report alone.
+expect 0 "$FERRY" trace --shape 64,64,4,2,100
+says out "H 64, I 64, E 4, K 2, T 100; 1 rank (threads)"
+silent err
+
+# Events that find no room are said.
+expect 0 "$FERRY" trace --shape 64,64,4,2,100 --events 3 --out "$json" --svg "$svg"
+says err "events found no room"
+grep -q '"lost_events":[1-9]' "$json" || problem "the file does not say that events were lost"
+
+expect 2 "$FERRY" trace
+says err "give --shape or --input"
+expect 2 "$FERRY" trace --shape 64,64,4,2,100 --input tests/golden/plain.in.safetensors
+expect 2 "$FERRY" trace --shape 64,64,4,2
+expect 2 "$FERRY" trace --shape 64,64,4,2,100 --threads --processes
+expect 2 "$FERRY" trace --shape 64,64,4,2,100 --events 0
+expect 2 "$FERRY" trace --input tests/golden/forward.in.safetensors --backward
+says err "--backward needs the tensor 'dout'"
+expect 1 "$FERRY" trace --input "$work/absent.safetensors"
+for option in --out --svg; do
+    expect 1 "$FERRY" trace --shape 64,64,4,2,100 $option "$work/absent/file"
+    says err "cannot be written"
+done
+[ -c /dev/full ] && expect 1 "$FERRY" trace --shape 64,64,4,2,100 --out /dev/full
+[ -c /dev/full ] && expect 1 "$FERRY" trace --shape 64,64,4,2,100 --svg /dev/full
+finish
