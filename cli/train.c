@@ -91,9 +91,10 @@ static const cli_option options[] = {
 
 static const cli_command command = {
     .name = "train",
-    .about = "Trains a byte-level transformer whose feed-forward parts are mixture-of-experts layers computed by Ferry: "
-             "2 blocks, width 128, 8 experts of which each byte takes 2.\n"
-             "Ends with the loss on held-out text beside the text's bigram entropy, both in nats per byte.",
+    .about =
+        "Trains a byte-level transformer whose feed-forward parts are mixture-of-experts layers computed by Ferry: "
+        "2 blocks, width 128, 8 experts of which each byte takes 2.\n"
+        "Ends with the loss on held-out text beside the text's bigram entropy, both in nats per byte.",
     .options = options,
     .examples = "ferry train\n"
                 "ferry train --steps 300 --save half.safetensors\n"
@@ -138,19 +139,16 @@ static int prepare(train_job *job, const char **text_path, char *found, size_t r
     if (o->save && (code = check_save(o->save))) return code;
     if (!o->data && (code = find_default_text(found, room))) return code;
     *text_path = o->data ? o->data : found;
-    if (lm_text_load(&job->text, *text_path, job->config.sequences, job->config.length)) return cli_fail("%s", lm_error());
+    if (lm_text_load(&job->text, *text_path, job->config.sequences, job->config.length))
+        return cli_fail("%s", lm_error());
     return 0;
 }
 
 int ferry_cmd_train(int argc, char **argv) {
     train_job job = {.config = lm_config_default()};
     train_options *o = &job.options;
-    *o = (train_options){.steps = job.config.decay_steps,
-                         .decay = -1,
-                         .seed = -1,
-                         .ranks = 2,
-                         .temperature = 0.8,
-                         .timeout_s = 600};
+    *o = (train_options){
+        .steps = job.config.decay_steps, .decay = -1, .seed = -1, .ranks = 2, .temperature = 0.8, .timeout_s = 600};
     int code;
     if (!cli_parse(&command, argc, argv, o, NULL, &code)) return code;
     if (LM_SHARDS % o->ranks) return cli_usage("--ranks must divide %d, not be %d", LM_SHARDS, (int)o->ranks);

@@ -20,7 +20,8 @@
 
 /* The configuration in files. The chosen ones are the file's to say; the others must be what this build has. */
 #define CONFIG_INTEGERS(X)                                                                                             \
-    X(hidden, 0) X(layers, 0) X(heads, 0) X(experts, 0) X(slots, 0) X(intermediate, 0) X(length, 0) X(sequences, 0)    \
+    X(hidden, 0)                                                                                                       \
+    X(layers, 0) X(heads, 0) X(experts, 0) X(slots, 0) X(intermediate, 0) X(length, 0) X(sequences, 0)                 \
         X(warmup_steps, 0) X(decay_steps, 1) X(seed, 1)
 #define CONFIG_REALS(X) X(learning_rate) X(floor) X(beta1) X(beta2) X(weight_decay) X(clip) X(balance)
 
@@ -120,7 +121,8 @@ static int check_tensor(const train_job *job, const lm_tensor *tensor, int kind)
     if (!found) return cli_fail("%s has no tensor '%s'", job->options.resume, name.text);
     int same = found->dtype == SAFETENSORS_F32 && found->dims == tensor->dims;
     for (int i = 0; same && i < tensor->dims; i++) same = found->shape[i] == tensor->shape[i];
-    return same ? 0 : cli_fail("%s: tensor '%s' has another dtype or shape than the model", job->options.resume, name.text);
+    return same ? 0
+                : cli_fail("%s: tensor '%s' has another dtype or shape than the model", job->options.resume, name.text);
 }
 
 static int check_tensors(const train_job *job) {
@@ -171,8 +173,8 @@ static int write_file(const lm_trainer *trainer, const char *path) {
         const lm_tensor *tensor = &layout->tensors[i / LM_KINDS];
         int kind = (int)(i % LM_KINDS);
         names[i] = name_of(tensor, kind);
-        tensors[i] = (safetensors_tensor){
-            .name = names[i].text, .dtype = SAFETENSORS_F32, .dims = tensor->dims, .data = to};
+        tensors[i] =
+            (safetensors_tensor){.name = names[i].text, .dtype = SAFETENSORS_F32, .dims = tensor->dims, .data = to};
         memcpy(tensors[i].shape, tensor->shape, sizeof tensor->shape);
         lm_model_read(model, tensor, kind, to);
         to += tensor->count;
@@ -190,7 +192,8 @@ static int write_file(const lm_trainer *trainer, const char *path) {
 int train_checkpoint_save(lm_trainer *trainer, const char *path) {
     lm_model *model = trainer->model;
     /* Every rank's experts are up to date before rank 0 reads them, and stay until it has. */
-    if (lm_fail_status(ferry_barrier(model->comm), "waiting to write the checkpoint")) return cli_fail("%s", lm_error());
+    if (lm_fail_status(ferry_barrier(model->comm), "waiting to write the checkpoint"))
+        return cli_fail("%s", lm_error());
     int code = model->rank == 0 ? write_file(trainer, path) : 0;
     if (lm_fail_status(ferry_barrier(model->comm), "waiting for the checkpoint")) return cli_fail("%s", lm_error());
     return code;

@@ -58,8 +58,9 @@ void train_print_progress(const train_job *job, const train_progress *p) {
         return;
     }
     clear_bar(job);
-    printf("step %6" PRId64 "  loss %.6f  held-out %.6f  %8.0f tokens/s  expert load %.3f / %.3f / %.3f\n", p->step,
-           p->loss, p->held_out, p->bytes_per_s, p->smallest_load, mean, p->largest_load);
+    printf("step %6" PRId64
+           "  loss %.6f  held-out %.6f  %8.0f tokens/s  expert load %.3f / %.3f / %.3f (min / mean / max share)\n",
+           p->step, p->loss, p->held_out, p->bytes_per_s, p->smallest_load, mean, p->largest_load);
     fflush(stdout);
 }
 
@@ -73,8 +74,9 @@ void train_print_end(const train_job *job, int64_t step, double held_out, double
         return;
     }
     clear_bar(job);
-    printf("held-out loss %.6f, bigram entropy of the text %.6f, in nats per byte; at least %.2f below it: %s\n%.1f s\n",
-           held_out, entropy, WANTED_BELOW, reached ? "ok" : "not reached", seconds);
+    printf(
+        "held-out loss %.6f, bigram entropy of the text %.6f, in nats per byte; at least %.2f below it: %s\n%.1f s\n",
+        held_out, entropy, WANTED_BELOW, reached ? "ok" : "not reached", seconds);
     fflush(stdout);
 }
 

@@ -16,7 +16,7 @@ double lm_learning_rate(const lm_config *config, int64_t step) {
 }
 
 LM_CLONES static void step_values(float *value, float *moment1, float *moment2, const float *gradient, int64_t count,
-                             float scale, float keep1, float keep2, float rate, float rescale2, float shrink) {
+                                  float scale, float keep1, float keep2, float rate, float rescale2, float shrink) {
     for (int64_t i = 0; i < count; i++) {
         float g = gradient[i] * scale;
         float m = keep1 * moment1[i] + (1.0f - keep1) * g;
@@ -32,5 +32,5 @@ void lm_adamw(const lm_config *config, int64_t step, float *value, float *moment
     double rate = lm_learning_rate(config, step), n = (double)(step + 1);
     double bias1 = 1 - pow(config->beta1, n), bias2 = 1 - pow(config->beta2, n);
     step_values(value, moment1, moment2, gradient, count, (float)scale, (float)config->beta1, (float)config->beta2,
-           (float)(rate / bias1), (float)(1 / bias2), (float)(decays ? 1 - rate * config->weight_decay : 1));
+                (float)(rate / bias1), (float)(1 / bias2), (float)(decays ? 1 - rate * config->weight_decay : 1));
 }

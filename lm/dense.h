@@ -8,7 +8,8 @@
 
 #include <stdint.h>
 
-/* c[i][j] = (add ? c[i][j] : 0), then += a(i, p) * b[p][j] for p = 0 .. depth-1; a(i, p) = a[i * a_row + p * a_column]. */
+/* c[i][j] = (add ? c[i][j] : 0), then += a(i, p) * b[p][j] for p = 0 .. depth-1; a(i, p) = a[i * a_row + p * a_column].
+ */
 void lm_matmul(float *c, int64_t c_row, const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row,
                int64_t rows, int64_t columns, int64_t depth, int add);
 
@@ -32,7 +33,7 @@ void lm_softmax_back(float *dp, const float *p, int64_t width);
  */
 double lm_cross_entropy(float *logits, const unsigned char *target, int64_t rows, int64_t width, float scale);
 
-void lm_round(uint16_t *to, const float *from, int64_t count);       /* F32 -> BF16, to nearest even */
+void lm_round(uint16_t *to, const float *from, int64_t count);                 /* F32 -> BF16, to nearest even */
 void lm_add_bf16(float *to, const float *a, const uint16_t *b, int64_t count); /* to = a + b; to may be a */
 double lm_square_sum(const float *x, int64_t count);
 

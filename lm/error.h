@@ -12,9 +12,9 @@ int lm_fail_status(ferry_status status, const char *doing);
 /* The sentence of the last failure in this thread. */
 const char *lm_error(void);
 
-#define LM_TRY(call)                                                                                              \
-    do {                                                                                                          \
-        if ((call) != 0) return -1;                                                                               \
+#define LM_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        if ((call) != 0) return -1;                                                                                    \
     } while (0)
 
 #endif

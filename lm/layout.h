@@ -18,7 +18,7 @@ enum {
 typedef struct lm_config {
     int64_t hidden, layers, heads;
     int64_t experts, slots, intermediate; /* experts: a multiple of LM_SHARDS */
-    int64_t length, sequences; /* bytes of a sequence; sequences of the global batch, a multiple of LM_SHARDS */
+    int64_t length, sequences;         /* bytes of a sequence; sequences of the global batch, a multiple of LM_SHARDS */
     int64_t warmup_steps, decay_steps; /* learning rate: linear up, then half a cosine down to `floor` at decay_steps */
     double learning_rate, floor, beta1, beta2, weight_decay, clip, balance;
     uint64_t seed;
@@ -44,10 +44,10 @@ typedef struct lm_tensor {
 } lm_tensor;
 
 typedef struct lm_layout {
-    lm_tensor *tensors; /* embedding, blocks, final norm, head, then the experts of the blocks */
+    lm_tensor *tensors;     /* embedding, blocks, final norm, head, then the experts of the blocks */
     int count, dense_count; /* tensors in all; the first of them are dense */
-    int64_t dense;      /* values of the dense vector */
-    int64_t per_expert; /* values that one expert holds over all blocks */
+    int64_t dense;          /* values of the dense vector */
+    int64_t per_expert;     /* values that one expert holds over all blocks */
 } lm_layout;
 
 /* 0, or -1 when there is no memory. */

@@ -35,26 +35,26 @@ typedef struct lm_model {
     lm_config config;
     lm_layout layout;
     ferry_comm *comm;
-    ferry_layer *layer;        /* one for all blocks */
-    ferry_context **contexts;  /* [layers] */
+    ferry_layer *layer;       /* one for all blocks */
+    ferry_context **contexts; /* [layers] */
     int rank, nranks;
     int64_t local_experts, first_expert;
     int64_t local_shards, first_shard, shard_sequences, local_sequences;
 
-    float *dense[LM_KINDS];    /* [layout.dense] each */
-    lm_shared experts;         /* [LM_KINDS][local_experts * layout.per_expert] */
-    uint16_t *expert_bf16;     /* what Ferry reads */
-    float *turned;             /* transposes of the dense matrices, for the way back */
+    float *dense[LM_KINDS]; /* [layout.dense] each */
+    lm_shared experts;      /* [LM_KINDS][local_experts * layout.per_expert] */
+    uint16_t *expert_bf16;  /* what Ferry reads */
+    float *turned;          /* transposes of the dense matrices, for the way back */
 
-    lm_tape *tapes;            /* [layers] */
-    float *last;               /* [tokens, H] output of the last block */
-    float *stream;             /* [tokens, H] its gradient, carried backwards block by block */
+    lm_tape *tapes; /* [layers] */
+    float *last;    /* [tokens, H] output of the last block */
+    float *stream;  /* [tokens, H] its gradient, carried backwards block by block */
     lm_attention attention;
     lm_router router;
     uint16_t *moe_in, *moe_out; /* [tokens, H] what goes to Ferry and comes back, both ways */
-    float *dweights;           /* [tokens, K] */
-    float *scratch;            /* [length, 4H + bytes] of one sequence */
-    void **blocks;             /* memory of the arrays above */
+    float *dweights;            /* [tokens, K] */
+    float *scratch;             /* [length, 4H + bytes] of one sequence */
+    void **blocks;              /* memory of the arrays above */
     int block_count;
 } lm_model;
 

@@ -30,8 +30,8 @@ void lm_router_choose(const lm_router *router, float *p, int32_t *ids, float *we
     }
 }
 
-void lm_router_back(const lm_router *router, float *dlogits, const float *dweights, const float *p,
-                    const int32_t *ids, const float *weights, const float *pull, int64_t tokens) {
+void lm_router_back(const lm_router *router, float *dlogits, const float *dweights, const float *p, const int32_t *ids,
+                    const float *weights, const float *pull, int64_t tokens) {
     int64_t experts = router->experts, slots = router->slots;
     for (int64_t t = 0; t < tokens; t++, dlogits += experts, p += experts) {
         float sum = 0, along = 0;

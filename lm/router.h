@@ -17,7 +17,7 @@ typedef struct lm_router {
 /* p[N, E] holds logits and becomes probabilities; ids[N, K], weights[N, K] are written. */
 void lm_router_choose(const lm_router *router, float *p, int32_t *ids, float *weights, int64_t tokens);
 /* dlogits[N, E] is written. pull[E] is the gradient of the load-balancing term with respect to every p[t][e]. */
-void lm_router_back(const lm_router *router, float *dlogits, const float *dweights, const float *p,
-                    const int32_t *ids, const float *weights, const float *pull, int64_t tokens);
+void lm_router_back(const lm_router *router, float *dlogits, const float *dweights, const float *p, const int32_t *ids,
+                    const float *weights, const float *pull, int64_t tokens);
 
 #endif

@@ -136,8 +136,7 @@ int lm_trainer_evaluate(lm_trainer *trainer, int64_t windows, double *loss) {
             trainer->windows[s] = lm_text_window(trainer->text, (begin + first + s) * all / windows, c->length);
         LM_TRY(lm_forward(model, trainer->windows, model->local_sequences, 0));
         for (int64_t s = 0; s < model->local_sequences; s++)
-            *lm_exchange_sums(trainer, s / model->shard_sequences) +=
-                lm_loss(model, s, trainer->windows[s], 0, NULL);
+            *lm_exchange_sums(trainer, s / model->shard_sequences) += lm_loss(model, s, trainer->windows[s], 0, NULL);
     }
     LM_TRY(lm_exchange_totals(trainer));
     *loss = trainer->totals[0] / (double)(windows * c->length);

@@ -18,13 +18,13 @@ typedef struct lm_trainer {
     double gradient_norm; /* of the last step, before clipping */
     int64_t *load;        /* [layers][E] slots that each expert got since the last lm_trainer_take_load */
     /* below: of trainer.c and exchange.c */
-    lm_shared sums;       /* [local shards][1 + layers * E] doubles: loss, slots per expert */
-    lm_shared gradients;  /* [local shards][dense] */
-    lm_shared slices;     /* [dense] of which this rank's slice is the sum over all shards */
-    lm_shared norms;      /* [local experts] doubles: squared gradient norm */
-    double *totals;       /* [1 + layers * E] */
+    lm_shared sums;      /* [local shards][1 + layers * E] doubles: loss, slots per expert */
+    lm_shared gradients; /* [local shards][dense] */
+    lm_shared slices;    /* [dense] of which this rank's slice is the sum over all shards */
+    lm_shared norms;     /* [local experts] doubles: squared gradient norm */
+    double *totals;      /* [1 + layers * E] */
     float *dense_gradient, *expert_gradient;
-    float *pull;          /* [layers][E] */
+    float *pull;                   /* [layers][E] */
     const unsigned char **windows; /* [local sequences] */
 } lm_trainer;
 

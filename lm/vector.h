@@ -12,7 +12,7 @@
 
 /* Functions marked so are compiled per instruction set and chosen when the program is loaded. Sanitizers cannot
  * instrument that choice. */
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) &&                  \
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) &&                       \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define LM_CLONES __attribute__((target_clones("default", "avx2")))
 #else
@@ -25,23 +25,23 @@ typedef float lm_v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t lm_i8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 /* Lanes i < n from memory, the others `fill`; all lanes when n >= 8. */
-#define LM_LOAD(to, from, n, fill)                                                                                \
-    do {                                                                                                          \
-        if ((n) >= 8) {                                                                                           \
-            (to) = *(const lm_v8 *)(from);                                                                        \
-        } else {                                                                                                  \
-            (to) = (lm_v8){0} + (fill);                                                                           \
-            memcpy(&(to), (from), (size_t)(n) * sizeof(float));                                                   \
-        }                                                                                                         \
+#define LM_LOAD(to, from, n, fill)                                                                                     \
+    do {                                                                                                               \
+        if ((n) >= 8) {                                                                                                \
+            (to) = *(const lm_v8 *)(from);                                                                             \
+        } else {                                                                                                       \
+            (to) = (lm_v8){0} + (fill);                                                                                \
+            memcpy(&(to), (from), (size_t)(n) * sizeof(float));                                                        \
+        }                                                                                                              \
     } while (0)
 
-#define LM_STORE(to, from, n)                                                                                     \
-    do {                                                                                                          \
-        if ((n) >= 8) {                                                                                           \
-            *(lm_v8 *)(to) = (from);                                                                              \
-        } else {                                                                                                  \
-            memcpy((to), &(from), (size_t)(n) * sizeof(float));                                                   \
-        }                                                                                                         \
+#define LM_STORE(to, from, n)                                                                                          \
+    do {                                                                                                               \
+        if ((n) >= 8) {                                                                                                \
+            *(lm_v8 *)(to) = (from);                                                                                   \
+        } else {                                                                                                       \
+            memcpy((to), &(from), (size_t)(n) * sizeof(float));                                                        \
+        }                                                                                                              \
     } while (0)
 
 /* *to = the larger (smaller) of *to and x, lane by lane. */

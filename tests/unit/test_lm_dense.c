@@ -316,7 +316,8 @@ static void test_adamw(void **state) {
             double g = 0.5 * (double)gradient[i];
             wm[i] = c.beta1 * wm[i] + (1 - c.beta1) * g;
             wv[i] = c.beta2 * wv[i] + (1 - c.beta2) * g * g;
-            double m_hat = wm[i] / (1 - pow(c.beta1, (double)step + 1)), v_hat = wv[i] / (1 - pow(c.beta2, (double)step + 1));
+            double m_hat = wm[i] / (1 - pow(c.beta1, (double)step + 1)),
+                   v_hat = wv[i] / (1 - pow(c.beta2, (double)step + 1));
             wanted[i] -= rate * (m_hat / (sqrt(v_hat) + 1e-8) + c.weight_decay * wanted[i]);
         }
         lm_adamw(&c, step, value, m, v, gradient, 2, 0.5, 1);
@@ -340,12 +341,12 @@ static void test_learning_rate(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_golden),
-        cmocka_unit_test(test_norm),                cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_cross_entropy),       cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_positions), cmocka_unit_test(test_router_gradient),
-        cmocka_unit_test(test_router_choice),       cmocka_unit_test(test_conversions),
-        cmocka_unit_test(test_adamw),               cmocka_unit_test(test_learning_rate),
+        cmocka_unit_test(test_random_golden),   cmocka_unit_test(test_norm),
+        cmocka_unit_test(test_softmax),         cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_attention),       cmocka_unit_test(test_attention_positions),
+        cmocka_unit_test(test_router_gradient), cmocka_unit_test(test_router_choice),
+        cmocka_unit_test(test_conversions),     cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_learning_rate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
