@@ -86,6 +86,23 @@ static void leaves_in_order(ferry_bootstrap *bootstrap, void *user) {
     }
 }
 
+/* The same in slow motion: what had come before `left` was seen may have been missed by the poll before. */
+static void looks_once_more(ferry_bootstrap *bootstrap, void *user) {
+    (void)user;
+    ferry_comm *comm = comm_with(bootstrap, 30);
+    if (comm->rank == 0) {
+        fy_wait wait;
+        fy_wait_begin(&wait, comm, FERRY_PHASE_PULL, 1, "a row", 30);
+        while (!atomic_load_explicit(&fy_control_of(comm, 1)->left, memory_order_acquire)) fy_sleep_ns(1000000);
+        CHECK(fy_wait_turn(&wait, 1, 0) == FERRY_OK);
+        CHECK(fy_wait_turn(&wait, 1, 0) == FERRY_E_PEER);
+        CHECK_TEXT(
+            "phase pull: rank 0 waited for rank 1: it left (destroyed its communicator) before a row, expected 1, "
+            "seen 0");
+    }
+    ferry_comm_destroy(comm);
+}
+
 /* A rank that ends after it left is no fault. */
 static void ends_cleanly(ferry_bootstrap *bootstrap, void *user) {
     (void)user;
@@ -106,6 +123,8 @@ static void test_leaves(void **state) {
     run_processes(4, leaves, NULL);
     run_threads(5, leaves_in_order, NULL);
     run_processes(2, leaves_in_order, NULL);
+    run_threads(2, looks_once_more, NULL);
+    run_processes(2, looks_once_more, NULL);
     run_processes(2, ends_cleanly, NULL);
 }
 
