@@ -11,6 +11,7 @@
 
 enum {
     FY_GPU_MAX_RANKS = 16,
+    FY_GPU_GRAIN = 2 << 20,    /* symmetric memory comes in pages of 2 MiB */
     FY_GPU_MAX_EXPERTS = 4096, /* a histogram of them fits in shared memory */
     FY_TILE_M = 128,           /* rows of a product tile: two blocks, one for each consumer warpgroup */
     FY_TILE_N = 256,           /* columns; of gate and up together 128 + 128 */
@@ -70,6 +71,7 @@ typedef struct fy_gpu_state {
     uint32_t take_pull, line2[31];
     uint32_t take_sum, line3[31];
     uint32_t published, line4[31]; /* blocks of the rank launch that are done */
+    uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that are done; rows pulled */
     uint32_t bad_count, bad_slot, line5[30];
 } fy_gpu_state;
 
@@ -86,7 +88,7 @@ typedef struct fy_gpu_page {
     int32_t report_status, report_rank, spare1;
     int64_t report_count, report_slot, report_id;
     /* counters of the last call */
-    int64_t rows, tokens, macrobatches, steps, blocks;
+    int64_t rows, remote_rows, tokens, macrobatches, steps, blocks, table_bytes, sum_rows, pulls, remote_pulls;
 } fy_gpu_page;
 
 /* Offsets within a rank's symmetric memory. Tables are double: a rank may be one call ahead of a peer. */

@@ -100,8 +100,7 @@ ferry_status fy_gpu_engine_create(fy_gpu_engine *e, const fy_shape *shape, const
     e->knobs = *knobs;
     e->device = device;
     fill_call(e, peer, enter_timeout_s, progress_timeout_s);
-    ferry_status status = fy_gpu_maps_load();
-    if (status == FERRY_OK) status = allocate(e);
+    ferry_status status = allocate(e);
     if (status == FERRY_OK) status = fill_tables(e, expert_rank);
     if (status == FERRY_OK) status = map_own_memory(e);
     if (status == FERRY_OK && (fy_load_schedule() != cudaSuccess || fy_load_forward() != cudaSuccess))

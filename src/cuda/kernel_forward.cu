@@ -42,6 +42,13 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             fy_pull_role(c);
         fy_sum_role(c);
     }
+    __syncthreads();
+    fy_gpu_state *state = c.table.state;
+    if (threadIdx.x == 0 && fy_fetch_add_acq_rel_gpu(&state->finished, 1) == gridDim.x - 1) {
+        volatile fy_gpu_page *page = c.page;
+        page->remote_pulls = __ldcg(&state->remote_pulls);
+        page->pulls = __ldcg(&state->pulls) + page->remote_pulls;
+    }
 }
 
 extern "C" {

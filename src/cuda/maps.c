@@ -1,28 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda/maps.h"
 
-#include "cuda/error.h"
-
-#include <stdatomic.h>
-
-typedef CUresult encode_function(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                 const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                 CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/* Found at run time: the library links no driver, so that it also starts where there is none. */
-static encode_function *_Atomic encode;
-
-ferry_status fy_gpu_maps_load(void)
-{
-    void *entry = NULL;
-    enum cudaDriverEntryPointQueryResult found;
-    FY_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-            "looking for the driver's cuTensorMapEncodeTiled");
-    if (found != cudaDriverEntryPointSuccess || entry == NULL)
-        return fy_fail(FERRY_E_UNSUPPORTED, "the CUDA driver has no cuTensorMapEncodeTiled; a driver for CUDA 12 or later is needed");
-    atomic_store(&encode, (encode_function *)entry);
-    return FERRY_OK;
-}
+#include "cuda/driver.h"
 
 ferry_status fy_gpu_map(CUtensorMap *map, fy_gpu_array a, int box_rows)
 {
@@ -36,7 +15,9 @@ ferry_status fy_gpu_map(CUtensorMap *map, fy_gpu_array a, int box_rows)
     cuuint64_t size[3] = {(cuuint64_t)a.columns, (cuuint64_t)a.rows, (cuuint64_t)a.matrices};
     cuuint64_t stride[2] = {(cuuint64_t)a.row_stride * 2, (cuuint64_t)matrix_stride * 2};
     cuuint32_t box[3] = {64, (cuuint32_t)box_rows, 1}, step[3] = {1, 1, 1};
-    CUresult result = atomic_load(&encode)(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.matrices ? 3 : 2, (void *)(uintptr_t)a.data,
+    const fy_driver *driver;
+    FY_TRY(fy_driver_load(&driver));
+    CUresult result = driver->cuTensorMapEncodeTiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.matrices ? 3 : 2, (void *)(uintptr_t)a.data,
                                            size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

@@ -14,8 +14,6 @@ typedef struct fy_gpu_array {
     const char *name; /* for errors */
 } fy_gpu_array;
 
-/* Loads the driver's entry point; once per process is enough, again is harmless. */
-ferry_status fy_gpu_maps_load(void);
 /* matrices == 0: a map of two dimensions, else of three. */
 ferry_status fy_gpu_map(CUtensorMap *map, fy_gpu_array array, int box_rows);
 

@@ -51,7 +51,7 @@ void fy_gpu_lay_symmetric(const fy_shape *s, fy_gpu_symmetric *at)
     at->arrived = take(&cursor, s->max_tokens * (int64_t)sizeof(uint32_t));
     at->x = take(&cursor, s->max_tokens * s->hidden * 2);
     at->y = take(&cursor, slots * s->hidden * 2);
-    at->bytes = cursor;
+    at->bytes = (cursor + FY_GPU_GRAIN - 1) / FY_GPU_GRAIN * FY_GPU_GRAIN;
 }
 
 int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t)

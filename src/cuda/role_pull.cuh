@@ -56,12 +56,12 @@ FY_DEVICE void fy_pull_role(const fy_gpu_call &c)
 {
     int lane = threadIdx.x & 31, row16 = c.hidden / 8, ring_rows = c.ring_blocks * FY_BLOCK_ROWS;
     int per_tile = FY_TILE_M / FY_PULL_ROWS, all = c.table.state->tiles * per_tile;
-    bool fan_out = c.fan_out && c.slots <= 32;
-    for (;;) {
+    bool fan_out = c.fan_out && c.slots <= 32, ok = true;
+    while (ok) {
         int ticket = 0;
         if (lane == 0) ticket = (int)atomicAdd(&c.table.state->take_pull, 1u);
         ticket = __shfl_sync(0xffffffffu, ticket, 0);
-        if (ticket >= all) return;
+        if (ticket >= all) break;
         int4 tile = *(const int4 *)&c.table.tile[ticket / per_tile];
         int first = ticket % per_tile * FY_PULL_ROWS, row = tile.y + first, rows = min(tile.z - first, (int)FY_PULL_ROWS);
         if (rows <= 0) continue;
@@ -70,8 +70,8 @@ FY_DEVICE void fy_pull_role(const fy_gpu_call &c)
         if (lane < rows) source = *(const int2 *)&c.table.source[row + lane];
         int2 from = make_int2(__shfl_sync(0xffffffffu, source.x, 0), __shfl_sync(0xffffffffu, source.y, 0));
         int next = fy_rows_of_token(c, fan_out, from, row, lane);
-        for (int r = 0; r < rows; r++) {
-            int mine = next;
+        for (int r = 0; r < rows && ok; r++) {
+            int mine = next, rank = from.x;
             const uint4 *x = (const uint4 *)(c.peer[from.x] + c.at.x) + (int64_t)(from.y / c.slots) * row16;
             from.x = __shfl_sync(0xffffffffu, source.x, r + 1);
             from.y = __shfl_sync(0xffffffffu, source.y, r + 1);
@@ -79,8 +79,9 @@ FY_DEVICE void fy_pull_role(const fy_gpu_call &c)
             bool wanted = mine >= 0 && mine / ring_rows == macrobatch;
             /* The ticket of the token's first row in the macrobatch brings all of them. */
             if (__any_sync(0xffffffffu, wanted && mine < row + r)) continue;
-            bool ok = !wanted || fy_wait_for_ring(c, mine);
-            if (!__all_sync(0xffffffffu, ok)) return;
+            ok = __all_sync(0xffffffffu, !wanted || fy_wait_for_ring(c, mine));
+            if (!ok) break;
+            if (lane == 0) fy_add_relaxed_gpu(rank == c.rank ? &c.table.state->pulls : &c.table.state->remote_pulls, 1);
             fy_pull_row(c, x, __ballot_sync(0xffffffffu, wanted), mine % ring_rows, lane);
             fy_fence_async();
             __syncwarp();

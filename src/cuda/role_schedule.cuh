@@ -280,6 +280,34 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
     state->macrobatches = macros;
 }
 
+/* Counters for the host: rows for peers' tokens, this rank's slots that have an expert, table bytes from peers. */
+FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call)
+{
+    __shared__ int remote_rows, own_slots;
+    if (threadIdx.x == 0) remote_rows = own_slots = 0;
+    __syncthreads();
+    const int32_t *counts = fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]);
+    for (int e = threadIdx.x; e < c.experts; e += blockDim.x) {
+        atomicAdd(&own_slots, counts[(int64_t)c.rank * c.experts + e]);
+        int rows = 0;
+        for (int s = 0; s < c.ranks; s++)
+            if (s != c.rank && c.table.expert_local[e] >= 0) rows += counts[(int64_t)s * c.experts + e];
+        atomicAdd(&remote_rows, rows);
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[call & 1]);
+    int64_t bytes = 0;
+    for (int s = 0; s < c.ranks; s++)
+        if (s != c.rank)
+            bytes += header[s].tokens * (int64_t)c.slots * (int64_t)sizeof(fy_gpu_slot) +
+                     c.experts * (int64_t)sizeof(int32_t) + (int64_t)sizeof(fy_gpu_header);
+    volatile fy_gpu_page *page = c.page;
+    page->remote_rows = remote_rows;
+    page->sum_rows = own_slots + (c.shared > 0 ? header[c.rank].tokens : 0);
+    page->table_bytes = bytes;
+}
+
 /* One block of 1,024 threads. */
 FY_DEVICE void fy_wait_role(const fy_gpu_call &c)
 {
@@ -299,6 +327,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c)
         state->calls = call;
         state->tokens = failed ? 0 : *c.tokens;
         state->take_product = state->take_pull = state->take_sum = state->published = state->bad_count = 0;
+        state->finished = state->pulls = state->remote_pulls = 0;
         state->bad_slot = 0xffffffffu;
     }
     __syncthreads();
@@ -348,6 +377,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c)
         page->steps = state->steps;
         page->blocks = blocks;
     }
+    fy_count_traffic(c, call);
 }
 
 FY_DEVICE void fy_place_role(const fy_gpu_call &c)
