@@ -48,7 +48,9 @@ static const cli_option options[] = {
      .min = 1,
      .max = BENCH_MAX_REPEAT,
      .argument = "N",
-     .help = "repetitions of product kernel, forward and backward, in turn, after one that does not count (default 7)"},
+     .help = "repetitions of forward and backward, with the product kernel before and after each, after one repetition "
+             "that "
+             "does not count (default 7)"},
     {.name = "routing",
      .kind = CLI_STRING,
      AT(routing),

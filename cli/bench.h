@@ -20,7 +20,7 @@ typedef struct bench_options {
 
 /* One repetition on one rank. */
 typedef struct bench_sample {
-    double product; /* operations per second of the plain product kernel */
+    double product[3]; /* operations per second of the plain product kernel: before, between and after the two calls */
     double forward_s, backward_s;
 } bench_sample;
 

@@ -16,7 +16,8 @@ for knobs in "" "--ranks 2 --processes --skew 1" "--ranks 3 --ring 64 --context 
     # shellcheck disable=SC2086
     expect 0 "$FERRY" bench $small $knobs --json
     [ "$(wc -l <"$work/out")" -eq 1 ] || problem "--json is not one line"
-    for key in scale shape product_gflop_per_s ms median min max product_share forward_backward planned_bytes peak_bytes; do
+    for key in scale shape product_gflop_per_s ms median min max product_share forward_backward planned_bytes \
+        peak_bytes; do
         says out "\"$key\":"
     done
     counted "$work/out" >"$work/bench"
