@@ -102,7 +102,9 @@ typedef enum ferry_isa { FERRY_ISA_AUTO = 0, FERRY_ISA_PORTABLE = 1, FERRY_ISA_A
 typedef enum ferry_precision { FERRY_PRECISION_BF16 = 0 } ferry_precision;
 typedef enum ferry_order { FERRY_ORDER_EXACT = 0 } ferry_order;
 
-/* All of the library's own memory goes through these. `alloc` returns memory aligned to at least 64 bytes, or NULL. */
+/* All of the library's own memory goes through these. `alloc` returns memory aligned to at least `align` bytes, or NULL.
+ * Where ranks are threads of one process, the functions are thread-safe and outlive every communicator of the group:
+ * the last rank to let go of a symmetric block frees it. */
 typedef struct ferry_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *memory, size_t bytes);
@@ -129,7 +131,8 @@ typedef struct ferry_matrices {
 /*
  * How the ranks of a communicator find each other: an all-gather of `bytes` bytes from every rank into
  * `all` [nranks * bytes], in rank order. Returns 0 on success. Called only during collective `create` calls.
- * The caller keeps `user` alive until the communicator is destroyed.
+ * The caller keeps `user` alive until the communicator is destroyed. At most 256 ranks. An all-gather that fails on one
+ * rank must fail, or time out, on all.
  */
 typedef struct ferry_bootstrap {
     int rank;

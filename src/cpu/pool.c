@@ -2,6 +2,7 @@
 #include "cpu/pool.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 
 typedef struct worker {
@@ -55,6 +56,16 @@ static void end(fy_pool *pool, int started) {
     fy_free(pool->memory, pool, pool_bytes(pool->workers));
 }
 
+/* Workers take no signals: those are for the caller's threads. */
+static int start_worker(worker *w) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&w->thread, NULL, work, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
 ferry_status fy_pool_create(fy_memory *memory, int workers, fy_pool **out) {
     fy_pool *pool;
     FY_TRY(fy_alloc(memory, pool_bytes(workers), "the worker pool", (void **)&pool));
@@ -66,7 +77,7 @@ ferry_status fy_pool_create(fy_memory *memory, int workers, fy_pool **out) {
     for (int i = 0; i < workers; i++) {
         pool->worker[i].pool = pool;
         pool->worker[i].index = i;
-        int error = pthread_create(&pool->worker[i].thread, NULL, work, &pool->worker[i]);
+        int error = start_worker(&pool->worker[i]);
         if (error != 0) {
             end(pool, i);
             return fy_fail(FERRY_E_SYSTEM, "worker %d of %d could not be started: %s", i, workers, strerror(error));
