@@ -11,7 +11,7 @@ else()
   set(CMAKE_CUDA_COMPILER ${FERRY_NVCC})
   set(CMAKE_CUDA_ARCHITECTURES OFF)
   set(CMAKE_CUDA_STANDARD 17)
-  # Kernels alone: the C compiler links.
+  # The host side of kernel files needs nothing of the C++ runtime, so that C programs link as ever.
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
@@ -21,7 +21,7 @@ else()
   target_include_directories(ferry_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   # A kernel that spills registers or uses local memory does not build.
   target_compile_options(ferry_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a
-    --fmad=false -lineinfo -Xcompiler=-fvisibility=hidden,-fPIC
+    --fmad=false -lineinfo -Xcompiler=-fvisibility=hidden,-fPIC,-fno-exceptions,-fno-threadsafe-statics
     -Xptxas=--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error>)
   target_compile_definitions(ferry_objects PUBLIC FERRY_HAVE_CUDA)
   foreach(library ferry_static ferry_shared)

@@ -2,7 +2,7 @@
 /*
  * The forward's engine alone, without communicators: ranks are driven by one host thread on one or two devices.
  *   forward_lab check            values against FP64, and the same bits over knobs, rings and numbers of ranks
- *   forward_lab time [ranks [name [repeats]]]   the benchmark shapes
+ *   forward_lab time [ranks [name [repeats [warps [fan_out [comm_sms [minibatch [ring [skew]]]]]]]]]   benchmark shapes
  */
 #include "problem.cuh"
 
@@ -432,7 +432,7 @@ static int run_check(const std::vector<Case> &cases, bool same_bits, int repeats
     return failures;
 }
 
-static void run_time(int ranks, int repeats, const char *only)
+static void run_time(int ranks, int repeats, const char *only, fy_gpu_knobs knobs, int64_t mini, int64_t ring, float skew)
 {
     struct Shape {
         const char *name;
@@ -443,9 +443,9 @@ static void run_time(int ranks, int repeats, const char *only)
                   {"mixtral-8x7b", 4096, 14336, 8, 2, 8192},          {"dsv3-full", 7168, 2048, 256, 8, 8192}};
     for (const Shape &s : shapes) {
         if (!strstr(s.name, only)) continue;
-        Case c = {s.name, ranks, {s.T}, s.H, s.I, 0, s.E, std::min(s.K, s.E), 0, 0, 0, "random", usual, "plain", 0};
+        Case c = {s.name, ranks, {s.T}, s.H, s.I, 0, s.E, std::min(s.K, s.E), ring, mini, 0, "random", knobs, "plain", 0};
         Layer l;
-        l.make(c);
+        l.make(c, skew);
         std::vector<float> ms;
         bool ok = true;
         for (int i = 0; i < repeats + 3 && ok; i++) {
@@ -458,8 +458,9 @@ static void run_time(int ranks, int repeats, const char *only)
         int64_t rows = 0;
         for (Rank &k : l.rank) rows = std::max<int64_t>(rows, k.engine.page->rows);
         double flop = 6.0 * rows * s.H * s.I, m = ms[ms.size() / 2];
-        printf("%-15s R%d rows %lld: %.3f ms (%.3f-%.3f) %.0f TFLOP/s, steps %lld, error %.2e\n", s.name, ranks, (long long)rows, m,
-               ms.front(), ms.back(), flop / m / 1e9, (long long)l.rank[0].engine.page->steps, error);
+        printf("%-15s R%d rows %lld: %.3f ms (%.3f-%.3f) %.0f TFLOP/s, steps %lld macro %lld, warps %d fan %d sms %d, error %.2e\n", s.name,
+               ranks, (long long)rows, m, ms.front(), ms.back(), flop / m / 1e9, (long long)l.rank[0].engine.page->steps,
+               (long long)l.rank[0].engine.page->macrobatches, knobs.comm_warps, knobs.fan_out, knobs.comm_sms, error);
         fflush(stdout);
         l.drop();
     }
@@ -485,6 +486,13 @@ int main(int argc, char **argv)
     if (what == "plain" || what == "check") failures += run_check(check_cases(), false, 3);
     if (what == "ring" || what == "check") failures += run_check(ring_cases(), true, 2);
     if (what == "ranks" || what == "check" || what == "check2") failures += run_check(rank_cases(), true, 3);
-    if (what == "time") run_time(ranks, argc > 4 ? atoi(argv[4]) : 15, argc > 3 ? argv[3] : "");
+    if (what == "time") {
+        fy_gpu_knobs knobs = usual;
+        if (argc > 5) knobs.comm_warps = atoi(argv[5]);
+        if (argc > 6) knobs.fan_out = atoi(argv[6]);
+        if (argc > 7) knobs.comm_sms = atoi(argv[7]);
+        run_time(ranks, argc > 4 ? atoi(argv[4]) : 15, argc > 3 ? argv[3] : "", knobs, argc > 8 ? atoi(argv[8]) : 0,
+                 argc > 9 ? atoi(argv[9]) : 0, argc > 10 ? (float)atof(argv[10]) : 0);
+    }
     return failures != 0;
 }
