@@ -19,22 +19,50 @@ static const cli_word phases[] = {
         {NULL, 0}};
 
 static const cli_option option_table[] = {
-    {.name = "suite", .kind = CLI_STRING, .at = offsetof(check_options, suite), .argument = "NAME",
+    {.name = "suite",
+     .kind = CLI_STRING,
+     .at = offsetof(check_options, suite),
+     .argument = "NAME",
      .help = "only this suite: cases, property, bits, life, memory, alloc, overlap or fault"},
     {.name = "list", .kind = CLI_FLAG, .at = offsetof(check_options, list), .help = "print the tests, run nothing"},
-    {.name = "long", .kind = CLI_FLAG, .at = offsetof(check_options, long_tier),
+    {.name = "long",
+     .kind = CLI_FLAG,
+     .at = offsetof(check_options, long_tier),
      .help = "the long tier: more random cases, more than 2^31 elements, a start 90 s late"},
-    {.name = "backend", .kind = CLI_CHOICE, .at = offsetof(check_options, backend), .words = backends,
+    {.name = "backend",
+     .kind = CLI_CHOICE,
+     .at = offsetof(check_options, backend),
+     .words = backends,
      .help = "where the layer runs (default cpu)"},
-    {.name = "seed", .kind = CLI_INT, .at = offsetof(check_options, seed), .argument = "S", .min = 0,
-     .max = 1000000000000, .help = "seed of the first case of the property suite (default 1)"},
-    {.name = "cases", .kind = CLI_INT, .at = offsetof(check_options, cases), .argument = "N", .min = 1,
-     .max = 1000000, .help = "how many cases the property suite runs (default 80; 1500 with --long)"},
-    {.name = "overlap", .kind = CLI_FLAG, .at = offsetof(check_options, overlap), .group = "only",
+    {.name = "seed",
+     .kind = CLI_INT,
+     .at = offsetof(check_options, seed),
+     .argument = "S",
+     .min = 0,
+     .max = 1000000000000,
+     .help = "seed of the first case of the property suite (default 1)"},
+    {.name = "cases",
+     .kind = CLI_INT,
+     .at = offsetof(check_options, cases),
+     .argument = "N",
+     .min = 1,
+     .max = 1000000,
+     .help = "how many cases the property suite runs (default 80; 1500 with --long)"},
+    {.name = "overlap",
+     .kind = CLI_FLAG,
+     .at = offsetof(check_options, overlap),
+     .group = "only",
      .help = "only the overlap suite: every unit of work sleeps 3 ms, and the sleeps must overlap"},
-    {.name = "fault", .kind = CLI_CHOICE, .at = offsetof(check_options, fault), .words = kinds, .group = "only",
+    {.name = "fault",
+     .kind = CLI_CHOICE,
+     .at = offsetof(check_options, fault),
+     .words = kinds,
+     .group = "only",
      .help = "only this kind of the fault suite: a rank is killed, stopped or delayed inside a call"},
-    {.name = "phase", .kind = CLI_CHOICE, .at = offsetof(check_options, phase), .words = phases,
+    {.name = "phase",
+     .kind = CLI_CHOICE,
+     .at = offsetof(check_options, phase),
+     .words = phases,
      .help = "with --fault: only in this phase of a call"},
     {.name = "json", .kind = CLI_FLAG, .at = offsetof(check_options, json), .help = "print one JSON object"},
     {0}};
@@ -77,9 +105,10 @@ static int fill_list(check_list *list, const check_options *options) {
 
 /* ---- Output ---- */
 
-static const char *const state_words[] = {[CHECK_PASSED] = "ok", [CHECK_FAILED] = "FAILED", [CHECK_SKIPPED] = "skipped"};
-static const char *const state_keys[] = {[CHECK_PASSED] = "passed", [CHECK_FAILED] = "failed",
-                                         [CHECK_SKIPPED] = "skipped"};
+static const char *const state_words[] = {
+    [CHECK_PASSED] = "ok", [CHECK_FAILED] = "FAILED", [CHECK_SKIPPED] = "skipped"};
+static const char *const state_keys[] = {
+    [CHECK_PASSED] = "passed", [CHECK_FAILED] = "failed", [CHECK_SKIPPED] = "skipped"};
 
 /* On a terminal only: one line that the next one overwrites. */
 static void show_progress(const check_list *list, size_t done) {
@@ -117,8 +146,10 @@ static int run_list(const check_list *list, const check_options *options) {
         check_run_test(&list->tests[i], options, &outcome);
         counts[outcome.state]++;
         if (bar) printf("\r\033[K");
-        if (results) json_array_append_new(results, outcome_json(&list->tests[i], &outcome));
-        else show_outcome(&list->tests[i], &outcome);
+        if (results)
+            json_array_append_new(results, outcome_json(&list->tests[i], &outcome));
+        else
+            show_outcome(&list->tests[i], &outcome);
     }
     int code = counts[CHECK_FAILED] ? CLI_FAILED : CLI_OK;
     if (results) {
@@ -140,7 +171,8 @@ int ferry_cmd_check(int argc, char **argv) {
     if (!cli_parse(&command, argc, argv, &options, NULL, &code)) return code;
     if (options.phase && !options.fault) return cli_usage("--phase needs --fault");
     code = fill_list(&list, &options);
-    for (size_t i = 0; i < list.count && options.list; i++) printf("%-8s %s\n", list.tests[i].suite, list.tests[i].name);
+    for (size_t i = 0; i < list.count && options.list; i++)
+        printf("%-8s %s\n", list.tests[i].suite, list.tests[i].name);
     if (!code && !options.list) code = run_list(&list, &options);
     check_list_free(&list);
     return code;

@@ -59,8 +59,10 @@ static void judge(const check_case *c, const alloc_run *run, const alloc_kind *k
                         (long long)atomic_load(&hooks->live_blocks), (long long)atomic_load(&hooks->live_bytes));
         CHECK_OR_RETURN(, c, atomic_load(&hooks->wrong_sizes) == 0,
                         "allocation %lld: rank %d gives blocks back with another size", (long long)n, r);
-        CHECK_OR_RETURN(, c, (status == FERRY_OK) == (failing == FERRY_OK), "allocation %lld: rank %d ends with %s, "
-                        "rank %d with %s", (long long)n, r, ferry_status_name((ferry_status)status), FAILING_RANK,
+        CHECK_OR_RETURN(, c, (status == FERRY_OK) == (failing == FERRY_OK),
+                        "allocation %lld: rank %d ends with %s, "
+                        "rank %d with %s",
+                        (long long)n, r, ferry_status_name((ferry_status)status), FAILING_RANK,
                         ferry_status_name((ferry_status)failing));
     }
     int expected = atomic_load(&run->hooks[FAILING_RANK].failed) ? FERRY_E_MEMORY : FERRY_OK;
@@ -70,8 +72,8 @@ static void judge(const check_case *c, const alloc_run *run, const alloc_kind *k
 
 static void fail_each(const check_case *c) {
     const alloc_kind *kind = c->argument;
-    const check_problem problem = {.seed = 31, .tokens = 40, .hidden = 24, .intermediate = 16, .shared = 8,
-                                   .experts = 5, .slots = 2};
+    const check_problem problem = {
+        .seed = 31, .tokens = 40, .hidden = 24, .intermediate = 16, .shared = 8, .experts = 5, .slots = 2};
     check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = kind->ranks, .processes = kind->processes};
     way.enter_timeout_s = way.progress_timeout_s = ALLOC_TIMEOUT_S;
     way.tune = use_hooks;
@@ -97,7 +99,7 @@ static void fail_each(const check_case *c) {
 
 void check_suite_alloc(check_list *list, const check_options *options) {
     static const alloc_kind kinds[] = {
-        {"1 rank, once", 1, 0, 0},     {"1 rank, for ever", 1, 0, 1},    {"3 ranks, once", 3, 0, 0},
+        {"1 rank, once", 1, 0, 0},      {"1 rank, for ever", 1, 0, 1},  {"3 ranks, once", 3, 0, 0},
         {"3 ranks, for ever", 3, 0, 1}, {"2 processes, once", 2, 1, 0}, {"2 processes, for ever", 2, 1, 1},
     };
     (void)options;

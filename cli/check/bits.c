@@ -6,10 +6,23 @@
 
 static const check_problem problems[] = {
     /* Many rows: experts that cross several macrobatches, clamped values, repeats within a token. */
-    {.seed = 11, .tokens = 220, .hidden = 72, .intermediate = 80, .shared = 40, .experts = 12, .slots = 4,
-     .limit = 1.25f, .route = check_route_skewed},
+    {.seed = 11,
+     .tokens = 220,
+     .hidden = 72,
+     .intermediate = 80,
+     .shared = 40,
+     .experts = 12,
+     .slots = 4,
+     .limit = 1.25f,
+     .route = check_route_skewed},
     /* Wide matrices: several tiles in both directions. */
-    {.seed = 12, .tokens = 70, .hidden = 330, .intermediate = 290, .shared = 270, .experts = 5, .slots = 2,
+    {.seed = 12,
+     .tokens = 70,
+     .hidden = 330,
+     .intermediate = 290,
+     .shared = 270,
+     .experts = 5,
+     .slots = 2,
      .route = check_route_holes},
 };
 enum { PROBLEMS = sizeof problems / sizeof *problems };
@@ -20,7 +33,8 @@ typedef struct variation {
     int64_t least_macrobatches; /* that some rank must count in the first problem; 0: any */
 } variation;
 
-#define SPLIT(...) .split = (const int64_t[]){__VA_ARGS__}
+#define SPLIT(...)                                                                                                     \
+    .split = (const int64_t[]) { __VA_ARGS__ }
 
 static const variation variations[] = {
     {"a second run", {.ring_part = 1}, 0},
@@ -44,7 +58,9 @@ static const variation variations[] = {
     {"2 + 1 workers", {.comm_workers = 2, .compute_workers = 1}, 0},
     {"3 + 3 workers", {.comm_workers = 3, .compute_workers = 3, .minibatch = 64}, 0},
     {"4 + 4 workers", {.comm_workers = 4, .compute_workers = 4, .ring_part = 2}, 0},
-    {"4 + 4 workers, 2 processes", {.ranks = 2, .processes = 1, .comm_workers = 4, .compute_workers = 4, .ring = 64}, 0},
+    {"4 + 4 workers, 2 processes",
+     {.ranks = 2, .processes = 1, .comm_workers = 4, .compute_workers = 4, .ring = 64},
+     0},
     {"recomputed", {.save = CHECK_RECOMPUTE}, 0},
     {"half saved", {.save = CHECK_HALF}, 0},
     {"recomputed, ring of 64 rows", {.save = CHECK_RECOMPUTE, .ring = 64}, 8},
@@ -57,19 +73,33 @@ static const variation variations[] = {
     {"data part, then weight part", {.ranks = 2, .parts_first = FERRY_BACKWARD_DATA}, 0},
     {"weight part, then data part", {.ranks = 2, .parts_first = FERRY_BACKWARD_WEIGHT}, 0},
     {"parts apart, recomputed, ring of 64 rows",
-     {.ranks = 2, .parts_first = FERRY_BACKWARD_DATA, .save = CHECK_RECOMPUTE, .ring = 64}, 8},
+     {.ranks = 2, .parts_first = FERRY_BACKWARD_DATA, .save = CHECK_RECOMPUTE, .ring = 64},
+     8},
     {"x and dout in symmetric memory", {.ranks = 2, .symmetric = 1}, 0},
     {"x and dout in symmetric memory, processes, weight part first",
-     {.ranks = 3, .processes = 1, .symmetric = 1, .padded = 1, .parts_first = FERRY_BACKWARD_WEIGHT}, 0},
+     {.ranks = 3, .processes = 1, .symmetric = 1, .padded = 1, .parts_first = FERRY_BACKWARD_WEIGHT},
+     0},
     {"fused weights, 64-bit ids, wide rows", {.layout = CHECK_FUSED, .ids_dtype = FERRY_I64, .padded = 1}, 0},
     {"pointers per expert, experts scattered", {.ranks = 3, .layout = CHECK_TABLE, .scattered = 1}, 0},
     {"beta 1, ring of 64 rows", {.ranks = 2, .beta = 1, .ring = 64}, 8},
     {"BF16 gradients, 4 ranks, ring of 64 rows", {.ranks = 4, .grad_dtype = FERRY_BF16, .ring = 64}, 0},
     {"BF16 gradients, beta 1, recomputed",
-     {.ranks = 2, .grad_dtype = FERRY_BF16, .beta = 1, .save = CHECK_RECOMPUTE, .ring_part = 2}, 0},
-    {"everything at once", {.ranks = 5, .processes = 1, .grad_dtype = FERRY_BF16, .beta = 1, .save = CHECK_HALF,
-                            .ring = 64, .comm_workers = 2, .compute_workers = 2, .isa = FERRY_ISA_PORTABLE,
-                            .layout = CHECK_TABLE, .scattered = 1, .symmetric = 1, .parts_first = FERRY_BACKWARD_DATA},
+     {.ranks = 2, .grad_dtype = FERRY_BF16, .beta = 1, .save = CHECK_RECOMPUTE, .ring_part = 2},
+     0},
+    {"everything at once",
+     {.ranks = 5,
+      .processes = 1,
+      .grad_dtype = FERRY_BF16,
+      .beta = 1,
+      .save = CHECK_HALF,
+      .ring = 64,
+      .comm_workers = 2,
+      .compute_workers = 2,
+      .isa = FERRY_ISA_PORTABLE,
+      .layout = CHECK_TABLE,
+      .scattered = 1,
+      .symmetric = 1,
+      .parts_first = FERRY_BACKWARD_DATA},
      0},
 };
 

@@ -21,8 +21,7 @@ static void one_life(const check_job *job, const ferry_bootstrap *bootstrap, int
     ferry_context *context = NULL, *unused = NULL;
     if (!check_rank_open(&r, job->c, job->batch, job->way, bootstrap)) return;
     if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard)) {
-        if (check_status(job->c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create") &&
-            check_status(job->c, rank, ferry_context_create(r.layer, NULL, &unused), FERRY_OK, "ferry_context_create") &&
+        if (check_rank_context(&r, &context) && check_rank_context(&r, &unused) &&
             check_rank_forward(&r, &shard, context, NULL)) {
             check_rank_backward(&r, &shard, context, NULL);
         }
@@ -69,8 +68,11 @@ static void lives_of_a_process(const check_job *job, const ferry_bootstrap *laun
 static void cycles(const check_case *c) {
     const cycle_kind *kind = c->argument;
     const check_problem problem = {.seed = 61, .tokens = 12, .hidden = 16, .intermediate = 8, .experts = 4, .slots = 2};
-    const check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = kind->ranks,
-                           .processes = kind->processes, .comm_workers = 1, .compute_workers = 1};
+    const check_way way = {.backend = (ferry_backend)c->options->backend,
+                           .ranks = kind->ranks,
+                           .processes = kind->processes,
+                           .comm_workers = 1,
+                           .compute_workers = 1};
     char name[64];
     check_job_name(name, sizeof name);
     check_batch batch;
@@ -101,8 +103,10 @@ static void edit_samples(check_batch *b) {
     size_t row = LARGE_HIDDEN * sizeof *b->dout;
     int next = 0;
     for (int64_t t = 0; t < LARGE_TOKENS; t++) {
-        if (next < SAMPLES && t == samples[next]) next++;
-        else memset(b->dout + t * LARGE_HIDDEN, 0, row);
+        if (next < SAMPLES && t == samples[next])
+            next++;
+        else
+            memset(b->dout + t * LARGE_HIDDEN, 0, row);
     }
 }
 
@@ -140,10 +144,15 @@ static void pick_rows(const check_result *all, check_result *few) {
 }
 
 static void large_tensors(const check_case *c) {
-    const check_problem problem = {.seed = 62, .tokens = LARGE_TOKENS, .hidden = LARGE_HIDDEN, .intermediate = 8,
-                                   .experts = 4, .slots = 8, .edit = edit_samples};
-    const check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = 1, .ring = 4096,
-                           .save = CHECK_RECOMPUTE};
+    const check_problem problem = {.seed = 62,
+                                   .tokens = LARGE_TOKENS,
+                                   .hidden = LARGE_HIDDEN,
+                                   .intermediate = 8,
+                                   .experts = 4,
+                                   .slots = 8,
+                                   .edit = edit_samples};
+    const check_way way = {
+        .backend = (ferry_backend)c->options->backend, .ranks = 1, .ring = 4096, .save = CHECK_RECOMPUTE};
     const int64_t needed = INT64_C(15) << 30;
     if (check_usage_available() < needed) {
         check_skip(c, "needs 15 GiB of memory, %.1f GiB are available", (double)check_usage_available() / (1 << 30));

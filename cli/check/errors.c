@@ -34,8 +34,8 @@ static void too_many_body(const check_job *job, const ferry_bootstrap *bootstrap
     }
     shard.num_tokens = (int32_t)shard.tokens;
     if (check_status(c, rank, ferry_comm_error(r.comm), FERRY_OK, "ferry_comm_error") &&
-        check_status(c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create") &&
-        check_rank_forward(&r, &shard, context, NULL) && check_rank_backward(&r, &shard, context, NULL)) {
+        check_rank_context(&r, &context) && check_rank_forward(&r, &shard, context, NULL) &&
+        check_rank_backward(&r, &shard, context, NULL)) {
         check_shard_gather(&shard, job->result);
     }
     ferry_context_destroy(context);
@@ -84,10 +84,17 @@ static void other_context(ferry_layer_config *config) { config->context_rows = 6
 static void other_map(ferry_layer_config *config) { config->expert_rank = backwards_map; }
 
 static const mismatch mismatches[] = {
-    {"H", other_hidden},           {"I", other_intermediate},        {"S", other_shared},
-    {"E", other_experts},          {"K", other_slots},               {"max_tokens", other_max_tokens},
-    {"swiglu_limit", other_limit}, {"ring_rows", other_ring},        {"minibatch_rows", other_minibatch},
-    {"context_rows", other_context}, {"the expert map", other_map},
+    {"H", other_hidden},
+    {"I", other_intermediate},
+    {"S", other_shared},
+    {"E", other_experts},
+    {"K", other_slots},
+    {"max_tokens", other_max_tokens},
+    {"swiglu_limit", other_limit},
+    {"ring_rows", other_ring},
+    {"minibatch_rows", other_minibatch},
+    {"context_rows", other_context},
+    {"the expert map", other_map},
 };
 
 static void mismatch_body(const check_job *job, const ferry_bootstrap *bootstrap, int rank) {
@@ -151,19 +158,20 @@ static void odd_body(const check_job *job, const ferry_bootstrap *bootstrap, int
     check_shard shard;
     ferry_context *context = NULL;
     if (!check_rank_open(&r, c, job->batch, job->way, bootstrap)) return;
-    if (check_shard_make(c, job->batch, job->way, rank, r.comm, &shard) &&
-        check_status(c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create")) {
+    if (check_shard_make(c, job->batch, job->way, rank, r.comm, &shard) && check_rank_context(&r, &context)) {
         shard.forward.context = shard.backward.context = context;
-        if (odd->backward) {
-            check_status(c, rank, ferry_forward(r.layer, &shard.forward), FERRY_OK, "ferry_forward");
-        }
-        if (rank == 1) odd->change(&shard);
         double begin = check_now();
-        ferry_status status = odd->backward ? ferry_backward(r.layer, &shard.backward)
-                                            : ferry_forward(r.layer, &shard.forward);
+        ferry_status status = FERRY_OK;
+        if (odd->backward) status = ferry_forward(r.layer, &shard.forward); /* may end by what peers do next */
+        if (rank == 1) odd->change(&shard);
+        if (!status) {
+            status = odd->backward ? ferry_backward(r.layer, &shard.backward) : ferry_forward(r.layer, &shard.forward);
+        }
         double seconds = check_now() - begin;
-        if (status == FERRY_OK) check_fail(c, "rank %d: the call of rank 1 is odd, and this rank's succeeded", rank);
-        else if (!*ferry_last_error()) check_fail(c, "rank %d: %s has no sentence", rank, ferry_status_name(status));
+        if (status == FERRY_OK)
+            check_fail(c, "rank %d: the call of rank 1 is odd, and this rank's succeeded", rank);
+        else if (!*ferry_last_error())
+            check_fail(c, "rank %d: %s has no sentence", rank, ferry_status_name(status));
         if (seconds > (ODD_TIMEOUT_S + 2) * check_patience()) {
             check_fail(c, "rank %d: the error took %.1f s, the deadline is %d s", rank, seconds, ODD_TIMEOUT_S);
         }
@@ -194,10 +202,10 @@ typedef struct bad_argument {
     int backward;
 } bad_argument;
 
-#define BAD(name, statement)                                                                                      \
-    static void bad_##name(ferry_forward_args *f, ferry_backward_args *b) {                                       \
-        (void)f, (void)b;                                                                                         \
-        statement;                                                                                                \
+#define BAD(name, statement)                                                                                           \
+    static void bad_##name(ferry_forward_args *f, ferry_backward_args *b) {                                            \
+        (void)f, (void)b;                                                                                              \
+        statement;                                                                                                     \
     }
 BAD(forward_size, f->size = 8)
 BAD(num_tokens, f->num_tokens = NULL)
@@ -263,8 +271,7 @@ static void arguments_body(const check_job *job, const ferry_bootstrap *bootstra
     ferry_context *context = NULL;
     const check_case *c = job->c;
     if (!check_rank_open(&r, c, job->batch, job->way, bootstrap)) return;
-    if (check_shard_make(c, job->batch, job->way, rank, r.comm, &shard) &&
-        check_status(c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create")) {
+    if (check_shard_make(c, job->batch, job->way, rank, r.comm, &shard) && check_rank_context(&r, &context)) {
         ferry_forward_args forward = shard.forward;
         ferry_backward_args backward = shard.backward;
         backward.context = context;
@@ -302,8 +309,7 @@ static void skip_body(const check_job *job, const ferry_bootstrap *bootstrap, in
     ferry_thread_group_destroy(NULL);
     ferry_env_bootstrap_destroy(NULL);
     if (!check_rank_open(&r, job->c, job->batch, job->way, bootstrap)) return;
-    if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard) &&
-        check_status(job->c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create") &&
+    if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard) && check_rank_context(&r, &context) &&
         check_rank_forward(&r, &shard, context, NULL)) {
         shard.backward.dweights = NULL;
         memset(&shard.backward.grads, 0, sizeof shard.backward.grads);

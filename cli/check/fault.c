@@ -34,11 +34,11 @@ typedef struct fault {
 typedef struct fault_run {
     fault fault;
     char job_name[64];
-    _Atomic int fired;     /* 1: the phase came, 2: the fault is there */
-    _Atomic int gone;      /* threads: the victim's workers leave */
-    _Atomic int reported;  /* ranks that have returned from the call */
+    _Atomic int fired;    /* 1: the phase came, 2: the fault is there */
+    _Atomic int gone;     /* threads: the victim's workers leave */
+    _Atomic int reported; /* ranks that have returned from the call */
     _Atomic int victim_pid;
-    double fired_at;       /* written before `fired` becomes 2 */
+    double fired_at; /* written before `fired` becomes 2 */
 } fault_run;
 
 /* ---- The victim ---- */
@@ -59,10 +59,14 @@ static int strike(fault_run *run) {
         atomic_store(&run->gone, 1);
         return 1;
     case CHECK_STOP:
-        if (processes) kill(getpid(), SIGSTOP); /* the last of the others to report ends it */
-        else wait_for_reports(run);
+        if (processes)
+            kill(getpid(), SIGSTOP); /* the last of the others to report ends it */
+        else
+            wait_for_reports(run);
         return 0;
-    case CHECK_DELAY: check_sleep(0.5); return 0;
+    case CHECK_DELAY:
+        check_sleep(0.5);
+        return 0;
     }
     return 0;
 }
@@ -89,8 +93,7 @@ static void judge_survivor(const check_case *c, fault_run *run, check_rank *r, c
     snprintf(sentence, sizeof sentence, "%s", ferry_last_error());
     snprintf(name, sizeof name, "rank %d", VICTIM);
     double since = run->fired_at > begin ? run->fired_at : begin, late = check_now() - since;
-    if (atomic_fetch_add(&run->reported, 1) + 1 == RANKS - 1 && run->fault.kind == CHECK_STOP &&
-        run->fault.processes) {
+    if (atomic_fetch_add(&run->reported, 1) + 1 == RANKS - 1 && run->fault.kind == CHECK_STOP && run->fault.processes) {
         kill(atomic_load(&run->victim_pid), SIGCONT);
     }
     CHECK_OR_RETURN(, c, atomic_load(&run->fired) == 2, "rank %d: the phase never came, the call gave %s: %s", r->rank,
@@ -119,14 +122,15 @@ static void faulty_calls(const check_job *job, check_rank *r, check_shard *shard
         begin = check_now();
         status = call % 2 ? ferry_backward(r->layer, &shard->backward) : ferry_forward(r->layer, &shard->forward);
     }
-    if (r->rank != VICTIM) judge_survivor(job->c, run, r, shard, status, begin);
-    else if (status == FERRY_OK) check_fail(job->c, "the victim's calls succeeded");
+    if (r->rank != VICTIM)
+        judge_survivor(job->c, run, r, shard, status, begin);
+    else if (status == FERRY_OK)
+        check_fail(job->c, "the victim's calls succeeded");
 }
 
 static void faulty_steps(const check_job *job, check_rank *r, check_shard *shard) {
     ferry_context *context = NULL;
-    ferry_status status = ferry_context_create(r->layer, NULL, &context);
-    if (!check_status(job->c, r->rank, status, FERRY_OK, "ferry_context_create")) return;
+    if (!check_rank_context(r, &context)) return;
     shard->forward.context = shard->backward.context = context;
     faulty_calls(job, r, shard);
     double begin = check_now();
@@ -163,9 +167,8 @@ static void good_body(const check_job *job, const ferry_bootstrap *bootstrap, in
     if (run->fault.processes && !check_meet(job->c, rank, run->job_name, &env, &own)) return;
     if (check_rank_open(&r, job->c, job->batch, job->way, &own)) {
         if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard)) {
-            ferry_status status = ferry_context_create(r.layer, NULL, &context);
-            if (check_status(job->c, rank, status, FERRY_OK, "ferry_context_create") &&
-                check_rank_forward(&r, &shard, context, NULL) && check_rank_backward(&r, &shard, context, NULL)) {
+            if (check_rank_context(&r, &context) && check_rank_forward(&r, &shard, context, NULL) &&
+                check_rank_backward(&r, &shard, context, NULL)) {
                 check_shard_gather(&shard, job->result);
             }
             ferry_context_destroy(context);
@@ -184,13 +187,18 @@ static void run_good(const check_case *c, const check_batch *batch, const check_
     check_result_free(result);
 }
 
-static const check_problem problem = {.seed = 71, .tokens = 240, .hidden = 72, .intermediate = 64, .shared = 16,
-                                      .experts = 6, .slots = 3};
+static const check_problem problem = {
+    .seed = 71, .tokens = 240, .hidden = 72, .intermediate = 64, .shared = 16, .experts = 6, .slots = 3};
 
 static void run_fault(const check_case *c) {
     const fault *wanted = c->argument;
-    check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = RANKS, .processes = wanted->processes,
-                     .ring = 128, .minibatch = 64, .comm_workers = 1, .compute_workers = 1};
+    check_way way = {.backend = (ferry_backend)c->options->backend,
+                     .ranks = RANKS,
+                     .processes = wanted->processes,
+                     .ring = 128,
+                     .minibatch = 64,
+                     .comm_workers = 1,
+                     .compute_workers = 1};
     check_batch batch;
     CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");
     fault_run *run = cli_shared_alloc(sizeof *run);

@@ -30,7 +30,8 @@ static void *hooks_alloc(void *user, size_t bytes, size_t align) {
     atomic_fetch_add(&hooks->live_blocks, 1);
     int64_t live = atomic_fetch_add(&hooks->live_bytes, (int64_t)bytes) + (int64_t)bytes;
     int64_t peak = atomic_load(&hooks->peak_bytes);
-    while (live > peak && !atomic_compare_exchange_weak(&hooks->peak_bytes, &peak, live)) {}
+    while (live > peak && !atomic_compare_exchange_weak(&hooks->peak_bytes, &peak, live)) {
+    }
     return block;
 }
 
@@ -44,6 +45,4 @@ static void hooks_free(void *user, void *block, size_t bytes) {
     free((char *)block - head.align);
 }
 
-ferry_allocator check_hooks_allocator(check_hooks *hooks) {
-    return (ferry_allocator){hooks_alloc, hooks_free, hooks};
-}
+ferry_allocator check_hooks_allocator(check_hooks *hooks) { return (ferry_allocator){hooks_alloc, hooks_free, hooks}; }

@@ -23,44 +23,65 @@ typedef struct script {
     int two_layers;                /* batch B has a layer of its own on the same communicator */
 } call_script;
 
-#define SPLIT(...) (const int64_t[]){__VA_ARGS__}
+#define SPLIT(...)                                                                                                     \
+    (const int64_t[]) { __VA_ARGS__ }
 #define SIZES .hidden = 72, .intermediate = 40, .experts = 7, .slots = 2, .shared = 24, .limit = 1.5f
-#define BATCH(s, n) {.seed = s, .tokens = n, SIZES, .route = check_route_holes}
+#define BATCH(s, n)                                                                                                    \
+    { .seed = s, .tokens = n, SIZES, .route = check_route_holes }
 
 static int64_t route_first_rank(const check_problem *p, int64_t token, int64_t slot) {
     return token < p->route_number ? check_route_random(p, token, slot) : -1;
 }
 
 static const call_script scripts[] = {
-    {"case 35: two forwards, backward of the first, then of the second", "fA0 fB1 bA0 bB1 ",
-     {.ranks = 2, .max_tokens = 60}, .batch = {BATCH(1, 90), BATCH(2, 77)}},
-    {"two forwards, backward of the second, then of the first", "fA0 fB1 bB1 bA0 ",
-     {.ranks = 2, .max_tokens = 60, .ring = 64}, .batch = {BATCH(1, 90), BATCH(2, 77)}},
-    {"three forwards recomputed through a small ring, as processes", "fA0 fB1 fC2 bB1 bC2 bA0 ",
+    {"case 35: two forwards, backward of the first, then of the second",
+     "fA0 fB1 bA0 bB1 ",
+     {.ranks = 2, .max_tokens = 60},
+     .batch = {BATCH(1, 90), BATCH(2, 77)}},
+    {"two forwards, backward of the second, then of the first",
+     "fA0 fB1 bB1 bA0 ",
+     {.ranks = 2, .max_tokens = 60, .ring = 64},
+     .batch = {BATCH(1, 90), BATCH(2, 77)}},
+    {"three forwards recomputed through a small ring, as processes",
+     "fA0 fB1 fC2 bB1 bC2 bA0 ",
      {.ranks = 3, .processes = 1, .max_tokens = 60, .ring = 64, .save = CHECK_RECOMPUTE},
      .batch = {BATCH(1, 90), BATCH(2, 77), BATCH(3, 31)}},
-    {"half saved, the ring overwritten before the backward", "fA0 fB- bA0 fC1 bC1 ",
+    {"half saved, the ring overwritten before the backward",
+     "fA0 fB- bA0 fC1 bC1 ",
      {.ranks = 2, .max_tokens = 60, .ring = 128, .save = CHECK_HALF},
      .batch = {BATCH(1, 90), {.seed = 2, .tokens = 77, SIZES, .forward_only = 1}, BATCH(3, 31)}},
-    {"a context is used again", "fA0 bA0 fB0 bB0 fC0 bC0 ",
-     {.ranks = 2, .max_tokens = 60}, .batch = {BATCH(1, 90), BATCH(2, 77), BATCH(3, 101)}},
-    {"a context is destroyed without backward", "fA0 d.0 fB1 bB1 ",
-     {.ranks = 2, .max_tokens = 60}, .batch = {BATCH(1, 90), BATCH(2, 77)}},
-    {"forward without context, then with one", "fA- fB0 bB0 ",
-     {.ranks = 2, .max_tokens = 60}, .batch = {{.seed = 1, .tokens = 90, SIZES, .forward_only = 1}, BATCH(2, 77)}},
-    {"case 20: N odd and different on every rank and step", "fA0 bA0 fB0 bB0 fC0 bC0 ",
-     {.ranks = 3, .max_tokens = 60}, .batch = {BATCH(1, 35), BATCH(2, 103), BATCH(3, 63)},
+    {"a context is used again",
+     "fA0 bA0 fB0 bB0 fC0 bC0 ",
+     {.ranks = 2, .max_tokens = 60},
+     .batch = {BATCH(1, 90), BATCH(2, 77), BATCH(3, 101)}},
+    {"a context is destroyed without backward",
+     "fA0 d.0 fB1 bB1 ",
+     {.ranks = 2, .max_tokens = 60},
+     .batch = {BATCH(1, 90), BATCH(2, 77)}},
+    {"forward without context, then with one",
+     "fA- fB0 bB0 ",
+     {.ranks = 2, .max_tokens = 60},
+     .batch = {{.seed = 1, .tokens = 90, SIZES, .forward_only = 1}, BATCH(2, 77)}},
+    {"case 20: N odd and different on every rank and step",
+     "fA0 bA0 fB0 bB0 fC0 bC0 ",
+     {.ranks = 3, .max_tokens = 60},
+     .batch = {BATCH(1, 35), BATCH(2, 103), BATCH(3, 63)},
      .split = {SPLIT(1, 3, 31), SPLIT(59, 7, 37), SPLIT(0, 5, 58)}},
-    {"case 16: only rank 0 has live slots, then N doubles", "fA0 bA0 fB0 bB0 ",
+    {"case 16: only rank 0 has live slots, then N doubles",
+     "fA0 bA0 fB0 bB0 ",
      {.ranks = 3, .max_tokens = 64},
      .batch = {{.seed = 1, .tokens = 90, SIZES, .route = route_first_rank, .route_number = 30}, BATCH(2, 180)}},
-    {"case 34: two layers in flight on one communicator", "fA0 fB1 bA0 bB1 ",
+    {"case 34: two layers in flight on one communicator",
+     "fA0 fB1 bA0 bB1 ",
      {.ranks = 2, .max_tokens = 60},
      .batch = {BATCH(1, 90), {.seed = 2, .tokens = 77, .hidden = 40, .intermediate = 33, .experts = 5, .slots = 3}},
      .two_layers = 1},
-    {"no tokens between two batches", "fA0 fB1 fC2 bC2 bB1 bA0 ",
-     {.ranks = 2, .max_tokens = 60}, .batch = {BATCH(1, 90), BATCH(2, 0), BATCH(3, 63)}},
-    {"data part of one, everything of the other, both parts apart", "fA0 fB1 bB1 bA0 ",
+    {"no tokens between two batches",
+     "fA0 fB1 fC2 bC2 bB1 bA0 ",
+     {.ranks = 2, .max_tokens = 60},
+     .batch = {BATCH(1, 90), BATCH(2, 0), BATCH(3, 63)}},
+    {"data part of one, everything of the other, both parts apart",
+     "fA0 fB1 bB1 bA0 ",
      {.ranks = 2, .processes = 1, .max_tokens = 60, .parts_first = FERRY_BACKWARD_DATA, .save = CHECK_RECOMPUTE},
      .batch = {BATCH(1, 90), BATCH(2, 77)}},
 };
@@ -103,10 +124,7 @@ static int run_step(script_rank *s, const check_case *c, const char *step) {
         check_shard_gather(&s->shard[batch], s->run->result[batch]);
         return 1;
     }
-    if (!s->context[context]) {
-        ferry_status status = ferry_context_create(rank->layer, NULL, &s->context[context]);
-        if (!check_status(c, rank->rank, status, FERRY_OK, "ferry_context_create")) return 0;
-    }
+    if (!s->context[context] && !check_rank_context(rank, &s->context[context])) return 0;
     return check_rank_forward(rank, &s->shard[batch], s->context[context], NULL);
 }
 
@@ -250,8 +268,7 @@ static void late_body(const check_job *job, const ferry_bootstrap *bootstrap, in
     if (!check_rank_open(&r, job->c, job->batch, job->way, bootstrap)) return;
     check_sleep(late);
     if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard)) {
-        if (check_status(job->c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create") &&
-            check_rank_forward(&r, &shard, context, NULL)) {
+        if (check_rank_context(&r, &context) && check_rank_forward(&r, &shard, context, NULL)) {
             check_sleep(late);
             if (check_rank_backward(&r, &shard, context, NULL)) check_shard_gather(&shard, job->result);
         }

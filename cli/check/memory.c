@@ -63,7 +63,7 @@ static void plan_body(const check_job *job, const ferry_bootstrap *bootstrap, in
         check_plans(job, rank, &comm_config, &config, &plan);
         check_bytes(c, rank, "the layer", live(hooks) - before, plan.layer_bytes);
         int64_t layer = live(hooks);
-        if (check_status(c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create")) {
+        if (check_rank_context(&r, &context)) {
             check_bytes(c, rank, "a context", live(hooks) - layer, plan.context_bytes);
         }
         int64_t calls = atomic_load(&hooks->calls), held = live(hooks);
@@ -105,7 +105,7 @@ static void plan_is_exact(const check_case *c) {
 
 typedef struct peak_run {
     pthread_barrier_t barrier;
-    int64_t tensors;  /* resident when only the tensors are there */
+    int64_t tensors; /* resident when only the tensors are there */
     int64_t peak;
     _Atomic int64_t planned;
     int measured;
@@ -127,8 +127,7 @@ static void peak_body(const check_job *job, const ferry_bootstrap *bootstrap, in
         ferry_plan plan = {.size = sizeof plan};
         ferry_layer_get_plan(r.layer, &plan);
         atomic_fetch_add(&run->planned, plan.layer_bytes + plan.context_bytes);
-        if (check_status(job->c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create") &&
-            check_rank_forward(&r, &shard, context, job->result)) {
+        if (check_rank_context(&r, &context) && check_rank_forward(&r, &shard, context, job->result)) {
             check_rank_backward(&r, &shard, context, job->result);
         }
         ferry_context_destroy(context);
@@ -146,10 +145,20 @@ static void peak_body(const check_job *job, const ferry_bootstrap *bootstrap, in
 static void peak_is_planned(const check_case *c) {
     static peak_run run;
     enum { RANKS = 2 };
-    const check_problem problem = {.seed = 51, .tokens = 16000, .hidden = 640, .intermediate = 16, .experts = 4,
-                                   .slots = 2, .route = check_route_one, .route_number = 1};
-    check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = RANKS, .ring = 64,
-                     .save = CHECK_RECOMPUTE, .comm_workers = 1, .compute_workers = 1};
+    const check_problem problem = {.seed = 51,
+                                   .tokens = 16000,
+                                   .hidden = 640,
+                                   .intermediate = 16,
+                                   .experts = 4,
+                                   .slots = 2,
+                                   .route = check_route_one,
+                                   .route_number = 1};
+    check_way way = {.backend = (ferry_backend)c->options->backend,
+                     .ranks = RANKS,
+                     .ring = 64,
+                     .save = CHECK_RECOMPUTE,
+                     .comm_workers = 1,
+                     .compute_workers = 1};
     check_batch batch;
     CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");
     check_result *result = check_result_make(c, &batch, &way, 0);
@@ -209,9 +218,14 @@ static void max_bytes_body(const check_job *job, const ferry_bootstrap *bootstra
 
 static void max_bytes(const check_case *c) {
     static check_hooks hooks[CHECK_MAX_RANKS];
-    const check_problem problem = {.seed = 52, .tokens = 300, .hidden = 64, .intermediate = 64, .experts = 4, .slots = 2};
-    const check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = 2, .comm_workers = 1,
-                           .compute_workers = 1, .tune = use_hooks, .tune_user = hooks};
+    const check_problem problem = {
+        .seed = 52, .tokens = 300, .hidden = 64, .intermediate = 64, .experts = 4, .slots = 2};
+    const check_way way = {.backend = (ferry_backend)c->options->backend,
+                           .ranks = 2,
+                           .comm_workers = 1,
+                           .compute_workers = 1,
+                           .tune = use_hooks,
+                           .tune_user = hooks};
     check_batch batch;
     CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");
     check_job job = {c, &batch, &way, NULL, hooks};
@@ -239,7 +253,8 @@ static void no_room_body(const check_job *job, const ferry_bootstrap *bootstrap,
 }
 
 static void no_room(const check_case *c) {
-    const check_problem problem = {.seed = 53, .tokens = 3000, .hidden = 64, .intermediate = 8, .experts = 4, .slots = 2};
+    const check_problem problem = {
+        .seed = 53, .tokens = 3000, .hidden = 64, .intermediate = 8, .experts = 4, .slots = 2};
     const check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = 3, .processes = 1};
     check_batch batch;
     CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");
@@ -281,8 +296,8 @@ static void own_context_body(const check_job *job, const ferry_bootstrap *bootst
 }
 
 static void own_context(const check_case *c) {
-    const check_problem problem = {.seed = 54, .tokens = 100, .hidden = 64, .intermediate = 64, .shared = 24,
-                                   .experts = 4, .slots = 2};
+    const check_problem problem = {
+        .seed = 54, .tokens = 100, .hidden = 64, .intermediate = 64, .shared = 24, .experts = 4, .slots = 2};
     const check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = 2, .save = CHECK_HALF};
     check_batch batch;
     CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");
@@ -301,8 +316,14 @@ void check_suite_memory(check_list *list, const check_options *options) {
          {EXACT(.ranks = 1)}},
         {{.seed = 56, .tokens = 300, .hidden = 72, .intermediate = 40, .experts = 5, .slots = 3},
          {EXACT(.ranks = 3, .ring = 64)}},
-        {{.seed = 57, .tokens = 300, .hidden = 72, .intermediate = 40, .experts = 4, .slots = 2,
-          .route = check_route_one, .route_number = 3},
+        {{.seed = 57,
+          .tokens = 300,
+          .hidden = 72,
+          .intermediate = 40,
+          .experts = 4,
+          .slots = 2,
+          .route = check_route_one,
+          .route_number = 3},
          {EXACT(.ranks = 2, .ring = 64, .save = CHECK_RECOMPUTE)}},
         {{.seed = 58, .tokens = 60, .hidden = 33, .intermediate = 17, .experts = 2, .slots = 1},
          {EXACT(.ranks = 4, .save = CHECK_HALF)}},

@@ -69,8 +69,7 @@ static void overlap_body(const check_job *job, const ferry_bootstrap *bootstrap,
     ferry_context *context = NULL;
     run->current[rank] = &run->forward[rank];
     if (!check_rank_open(&r, job->c, job->batch, job->way, bootstrap)) return;
-    if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard) &&
-        check_status(job->c, rank, ferry_context_create(r.layer, NULL, &context), FERRY_OK, "ferry_context_create") &&
+    if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard) && check_rank_context(&r, &context) &&
         check_status(job->c, rank, ferry_barrier(r.comm), FERRY_OK, "ferry_barrier")) {
         double begin = check_now();
         int good = check_rank_forward(&r, &shard, context, job->result);
@@ -134,9 +133,11 @@ static int judge_all(const check_case *c, overlap_run *run, const check_result *
         int good = judge(c->argument, backward ? &run->backward[rank] : &run->forward[rank], backward,
                          backward ? outcome->backward.macrobatches : outcome->forward.macrobatches, line, sizeof line);
         if (!good && !last) return 0;
-        if (good) check_note(c, "%s, rank %d: %s\n", backward ? "backward" : "forward", rank, line);
-        else check_fail(c, "%s, rank %d: %s; expected at most 0.6%s", backward ? "backward" : "forward", rank, line,
-                        ((const overlap_kind *)c->argument)->meets ? ", and in forward that some meet" : "");
+        if (good)
+            check_note(c, "%s, rank %d: %s\n", backward ? "backward" : "forward", rank, line);
+        else
+            check_fail(c, "%s, rank %d: %s; expected at most 0.6%s", backward ? "backward" : "forward", rank, line,
+                       ((const overlap_kind *)c->argument)->meets ? ", and in forward that some meet" : "");
     }
     return 1;
 }
@@ -144,8 +145,8 @@ static int judge_all(const check_case *c, overlap_run *run, const check_result *
 static void overlap(const check_case *c) {
     enum { ATTEMPTS = 4 };
     static overlap_run run;
-    const check_problem problem = {.seed = 41, .tokens = 1600, .hidden = 64, .intermediate = 64, .experts = 2,
-                                   .slots = 2};
+    const check_problem problem = {
+        .seed = 41, .tokens = 1600, .hidden = 64, .intermediate = 64, .experts = 2, .slots = 2};
     check_way way = ((const overlap_kind *)c->argument)->way;
     way.backend = (ferry_backend)c->options->backend;
     way.ranks = 2;

@@ -18,25 +18,25 @@ typedef int64_t check_route(const check_problem *problem, int64_t token, int64_t
 
 struct check_problem {
     uint64_t seed;
-    int64_t first;              /* index of the first token in the stream of tokens that the seed gives */
+    int64_t first; /* index of the first token in the stream of tokens that the seed gives */
     int64_t tokens, hidden, intermediate, shared, experts, slots;
     float limit;
-    check_route *route;         /* NULL: check_route_random */
-    int64_t route_number;       /* what the route makes of it is its own affair */
+    check_route *route;               /* NULL: check_route_random */
+    int64_t route_number;             /* what the route makes of it is its own affair */
     void (*edit)(check_batch *batch); /* changes values after they are made; NULL: none */
-    int special;                /* 1: NaN and Inf are expected where the reference has them */
+    int special;                      /* 1: NaN and Inf are expected where the reference has them */
     int forward_only;
 };
 
 /* The global batch. Slots without an expert have NaN as weight, which nobody may read. */
 struct check_batch {
     check_problem problem;
-    uint16_t *x, *dout;                    /* [T, H] */
-    int64_t *ids;                          /* [T, K] */
-    float *weights;                        /* [T, K] */
-    uint16_t *gate, *up, *down;            /* [E, I, H], [E, I, H], [E, H, I] */
+    uint16_t *x, *dout;                              /* [T, H] */
+    int64_t *ids;                                    /* [T, K] */
+    float *weights;                                  /* [T, K] */
+    uint16_t *gate, *up, *down;                      /* [E, I, H], [E, I, H], [E, H, I] */
     uint16_t *shared_gate, *shared_up, *shared_down; /* [S, H], [S, H], [H, S] */
-    int64_t bad_ids;                       /* ids outside -1..E-1 */
+    int64_t bad_ids;                                 /* ids outside -1..E-1 */
 };
 
 typedef enum check_layout {
@@ -50,31 +50,43 @@ typedef enum check_save { CHECK_SAVED, CHECK_HALF, CHECK_RECOMPUTE } check_save;
 /* All zero is: 1 rank, threads, everything by rule, everything saved. */
 typedef struct check_way {
     ferry_backend backend;
-    int ranks;                          /* 0: 1 */
-    int processes;                      /* 0: threads */
-    const int64_t *split;               /* [ranks] tokens of each rank; NULL: as even as possible */
-    int64_t max_tokens;                 /* 0: the most that a rank has */
+    int ranks;            /* 0: 1 */
+    int processes;        /* 0: threads */
+    const int64_t *split; /* [ranks] tokens of each rank; NULL: as even as possible */
+    int64_t max_tokens;   /* 0: the most that a rank has */
     int comm_workers, compute_workers;
     ferry_isa isa;
-    int64_t ring, minibatch;            /* rows */
-    int64_t ring_part;                  /* > 0: the ring holds 1 / ring_part of the busiest rank's rows */
+    int64_t ring, minibatch; /* rows */
+    int64_t ring_part;       /* > 0: the ring holds 1 / ring_part of the busiest rank's rows */
     check_save save;
     check_layout layout;
-    ferry_dtype ids_dtype, grad_dtype;  /* 0: I32, F32 */
+    ferry_dtype ids_dtype, grad_dtype; /* 0: I32, F32 */
     float beta;
-    const struct check_result *old;     /* what gradients hold before with beta 1; NULL: check_old_gradient's values */
-    int parts_first;                    /* a FERRY_BACKWARD_* part to run by itself before the other; 0: together */
-    int symmetric;                      /* x and dout lie in symmetric memory */
-    int padded;                         /* rows of x, out, dout, dx are wider than H */
-    int scattered;                      /* an expert map that is not contiguous */
-    double enter_timeout_s, progress_timeout_s; /* 0: 30 */
+    const struct check_result *old; /* what gradients hold before with beta 1; NULL: check_old_gradient's values */
+    int parts_first;                /* a FERRY_BACKWARD_* part to run by itself before the other; 0: together */
+    int symmetric;                  /* x and dout lie in symmetric memory */
+    int padded;                     /* rows of x, out, dout, dx are wider than H */
+    int scattered;                  /* an expert map that is not contiguous */
+    double enter_timeout_s, progress_timeout_s;                    /* 0: 30 */
     void (*tune)(void *user, int rank, ferry_comm_config *config); /* last word on a rank's configuration */
     void *tune_user;
 } check_way;
 
 /* The keys of values. */
-enum { CHECK_X, CHECK_DOUT, CHECK_IDS, CHECK_WEIGHTS, CHECK_GATE, CHECK_UP, CHECK_DOWN, CHECK_SHARED_GATE,
-       CHECK_SHARED_UP, CHECK_SHARED_DOWN, CHECK_CHOICES, CHECK_OLD /* + a result's tensor */ };
+enum {
+    CHECK_X,
+    CHECK_DOUT,
+    CHECK_IDS,
+    CHECK_WEIGHTS,
+    CHECK_GATE,
+    CHECK_UP,
+    CHECK_DOWN,
+    CHECK_SHARED_GATE,
+    CHECK_SHARED_UP,
+    CHECK_SHARED_DOWN,
+    CHECK_CHOICES,
+    CHECK_OLD /* + a result's tensor */
+};
 
 uint64_t check_bits(uint64_t seed, int key, int64_t index);
 /* Uniform in [0, n). */

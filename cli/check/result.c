@@ -19,11 +19,14 @@ const char *check_tensor_name(check_tensor_id id) { return names[id]; }
 size_t check_dtype_bytes(ferry_dtype dtype) {
     switch (dtype) {
     case FERRY_BF16:
-    case FERRY_F16: return 2;
+    case FERRY_F16:
+        return 2;
     case FERRY_F32:
-    case FERRY_I32: return 4;
+    case FERRY_I32:
+        return 4;
     case FERRY_F64:
-    case FERRY_I64: return 8;
+    case FERRY_I64:
+        return 8;
     }
     return 0;
 }
@@ -34,9 +37,15 @@ double check_value(const check_tensor *tensor, int64_t index) {
     float single;
     double wide;
     switch (tensor->dtype) {
-    case FERRY_BF16: memcpy(&narrow, at, sizeof narrow); return (double)check_widen(narrow);
-    case FERRY_F32: memcpy(&single, at, sizeof single); return (double)single;
-    default: memcpy(&wide, at, sizeof wide); return wide;
+    case FERRY_BF16:
+        memcpy(&narrow, at, sizeof narrow);
+        return (double)check_widen(narrow);
+    case FERRY_F32:
+        memcpy(&single, at, sizeof single);
+        return (double)single;
+    default:
+        memcpy(&wide, at, sizeof wide);
+        return wide;
     }
 }
 
@@ -129,8 +138,8 @@ double check_error(const check_tensor *got, const check_tensor *want, int specia
     return difference > 0 ? INFINITY : 0; /* zeros are exact */
 }
 
-void check_near(const check_case *c, const check_result *got, const check_result *want, int special,
-                double out_bound, double gradient_bound, const char *against) {
+void check_near(const check_case *c, const check_result *got, const check_result *want, int special, double out_bound,
+                double gradient_bound, const char *against) {
     for (int id = 0; id < CHECK_TENSOR_COUNT; id++) {
         const check_tensor *g = &got->tensor[id], *w = &want->tensor[id];
         double bound = id == CHECK_OUT ? out_bound : gradient_bound;

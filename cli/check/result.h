@@ -9,15 +9,15 @@
 #include "ref/ref.h"
 
 /* Name, and whether it is a gradient of weights. */
-#define CHECK_TENSORS(X)                                                                                          \
-    X(OUT, "out")                                                                                                 \
-    X(DX, "dx")                                                                                                   \
-    X(DWEIGHTS, "dweights")                                                                                       \
-    X(DGATE, "dgate")                                                                                             \
-    X(DUP, "dup")                                                                                                 \
-    X(DDOWN, "ddown")                                                                                             \
-    X(DSHARED_GATE, "dshared_gate")                                                                               \
-    X(DSHARED_UP, "dshared_up")                                                                                   \
+#define CHECK_TENSORS(X)                                                                                               \
+    X(OUT, "out")                                                                                                      \
+    X(DX, "dx")                                                                                                        \
+    X(DWEIGHTS, "dweights")                                                                                            \
+    X(DGATE, "dgate")                                                                                                  \
+    X(DUP, "dup")                                                                                                      \
+    X(DDOWN, "ddown")                                                                                                  \
+    X(DSHARED_GATE, "dshared_gate")                                                                                    \
+    X(DSHARED_UP, "dshared_up")                                                                                        \
     X(DSHARED_DOWN, "dshared_down")
 
 typedef enum check_tensor_id {
@@ -51,8 +51,7 @@ size_t check_dtype_bytes(ferry_dtype dtype);
 double check_value(const check_tensor *tensor, int64_t index);
 
 /* Every value NaN. `dtype` 0: those that the layer writes; otherwise all tensors have it. NULL after a check_fail. */
-check_result *check_result_make(const check_case *c, const check_batch *batch, const check_way *way,
-                                ferry_dtype dtype);
+check_result *check_result_make(const check_case *c, const check_batch *batch, const check_way *way, ferry_dtype dtype);
 void check_result_free(check_result *result);
 
 /* What a gradient buffer holds before a run with beta = 1: unit scale, representable in BF16; or what way->old has. */
@@ -67,8 +66,8 @@ check_result *check_reference(const check_case *c, const check_batch *batch, con
 double check_error(const check_tensor *got, const check_tensor *want, int special, int64_t *worst);
 
 /* Fails unless every tensor is near the reference: `out` within `out_bound`, the others within `gradient_bound`. */
-void check_near(const check_case *c, const check_result *got, const check_result *want, int special,
-                double out_bound, double gradient_bound, const char *against);
+void check_near(const check_case *c, const check_result *got, const check_result *want, int special, double out_bound,
+                double gradient_bound, const char *against);
 /* Both references, with the bounds of the project. */
 void check_against_reference(const check_case *c, const check_batch *batch, const check_way *way,
                              const check_result *got);

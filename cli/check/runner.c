@@ -14,8 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static _Noreturn void test_main(const check_test *test, const check_options *options, check_verdict *verdict,
-                                int log) {
+static _Noreturn void test_main(const check_test *test, const check_options *options, check_verdict *verdict, int log) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (log >= 0) dup2(log, STDERR_FILENO);
@@ -73,9 +72,12 @@ void check_run_test(const check_test *test, const check_options *options, check_
         char *rest = outcome->text + used;
         size_t room = sizeof outcome->text - used;
         const char *joint = used ? "; " : "";
-        if (!ended) snprintf(rest, room, "%sstill running after %.0f s", joint, limit_s);
-        else if (WIFSIGNALED(wait_status)) snprintf(rest, room, "%send by signal %d", joint, WTERMSIG(wait_status));
-        else if (!clean) snprintf(rest, room, "%sexit code %d", joint, WEXITSTATUS(wait_status));
+        if (!ended)
+            snprintf(rest, room, "%sstill running after %.0f s", joint, limit_s);
+        else if (WIFSIGNALED(wait_status))
+            snprintf(rest, room, "%send by signal %d", joint, WTERMSIG(wait_status));
+        else if (!clean)
+            snprintf(rest, room, "%sexit code %d", joint, WEXITSTATUS(wait_status));
         if (outcome->state == CHECK_FAILED) append_log(outcome->text, sizeof outcome->text, log);
     }
     if (log >= 0) close(log);

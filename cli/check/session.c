@@ -97,6 +97,10 @@ void check_rank_close(check_rank *r) {
     r->comm = NULL;
 }
 
+int check_rank_context(check_rank *r, ferry_context **context) {
+    return check_status(r->c, r->rank, ferry_context_create(r->layer, NULL, context), FERRY_OK, "ferry_context_create");
+}
+
 int check_status(const check_case *c, int rank, ferry_status status, ferry_status expected, const char *doing) {
     if (status == expected) return 1;
     check_fail(c, "rank %d: %s gave %s, expected %s: %s", rank, doing, ferry_status_name(status),
@@ -185,10 +189,7 @@ void check_launch(const check_job *job, check_rank_body *body, int deaths) {
 
 static void run_steps(const check_job *job, check_rank *r, check_shard *shard) {
     ferry_context *context = NULL;
-    if (!job->batch->problem.forward_only) {
-        ferry_status status = ferry_context_create(r->layer, NULL, &context);
-        if (!check_status(job->c, r->rank, status, FERRY_OK, "ferry_context_create")) return;
-    }
+    if (!job->batch->problem.forward_only && !check_rank_context(r, &context)) return;
     if (check_rank_forward(r, shard, context, job->result) &&
         (!context || check_rank_backward(r, shard, context, job->result))) {
         check_shard_gather(shard, job->result);
@@ -239,8 +240,10 @@ int check_way_possible(const check_case *c, const check_way *way) {
         check_comm_config(way, &bootstrap, &config);
         status = ferry_comm_create(&config, &comm);
     }
-    if (status == FERRY_E_UNSUPPORTED) check_skip(c, "%s", ferry_last_error());
-    else check_status(c, 0, status, FERRY_OK, "trying the backend");
+    if (status == FERRY_E_UNSUPPORTED)
+        check_skip(c, "%s", ferry_last_error());
+    else
+        check_status(c, 0, status, FERRY_OK, "trying the backend");
     ferry_comm_destroy(comm);
     ferry_thread_group_destroy(group);
     return status == FERRY_OK;

@@ -26,6 +26,8 @@ ferry_status check_rank_try_open(check_rank *r, const check_case *c, const check
 int check_rank_open(check_rank *r, const check_case *c, const check_batch *batch, const check_way *way,
                     const ferry_bootstrap *bootstrap);
 void check_rank_close(check_rank *r);
+/* A context of the layer's own memory; 0 after a check_fail. */
+int check_rank_context(check_rank *r, ferry_context **context);
 
 /* Steps; each returns 0 after a check_fail. A batch with bad ids must be reported as such, by the call and by poll.
  * `forward` leaves x, ids and weights overwritten. `result` may be NULL; otherwise statistics go there. */

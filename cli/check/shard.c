@@ -50,9 +50,7 @@ static void *view_row(const check_view *view, int64_t matrix, int64_t row) {
     return base + shift * (int64_t)element;
 }
 
-static size_t row_bytes(const check_view *view) {
-    return (size_t)view->columns * check_dtype_bytes(view->at.dtype);
-}
+static size_t row_bytes(const check_view *view) { return (size_t)view->columns * check_dtype_bytes(view->at.dtype); }
 
 /* The row's bytes in a global array of the view's dtype. */
 static void *global_row(const check_view *view, void *global, int64_t matrix, int64_t row) {
@@ -69,7 +67,9 @@ static void put(const check_view *view, const void *global) {
 
 static void take(const check_view *view, void *global) {
     for (int64_t m = 0; m < view->count; m++) {
-        for (int64_t r = 0; r < view->rows; r++) memcpy(global_row(view, global, m, r), view_row(view, m, r), row_bytes(view));
+        for (int64_t r = 0; r < view->rows; r++) {
+            memcpy(global_row(view, global, m, r), view_row(view, m, r), row_bytes(view));
+        }
     }
 }
 
@@ -94,8 +94,8 @@ static int view_tokens(check_shard *s, check_view *view, ferry_dtype dtype, int6
                        int symmetric) {
     int64_t element = (int64_t)check_dtype_bytes(dtype);
     int64_t most = check_way_max_tokens(s->way, s->batch->problem.tokens);
-    check_buffer *buffer = symmetric ? add_symmetric(s, most * stride * element + 2)
-                                     : add_buffer(s, s->tokens * stride * element);
+    check_buffer *buffer =
+        symmetric ? add_symmetric(s, most * stride * element + 2) : add_buffer(s, s->tokens * stride * element);
     if (!buffer || !(view->offset = malloc(sizeof *view->offset))) return 0;
     view->at = (ferry_matrices){.base = buffer->body, .row_stride = stride, .dtype = dtype};
     view->count = 1;
@@ -177,11 +177,16 @@ static int view_shared(check_shard *s, check_view *view, ferry_dtype dtype, int6
 
 static const void *global_input(const check_batch *batch, int key) {
     const void *const inputs[] = {
-        [CHECK_X] = batch->x,       [CHECK_DOUT] = batch->dout,
-        [CHECK_IDS] = batch->ids,   [CHECK_WEIGHTS] = batch->weights,
-        [CHECK_GATE] = batch->gate, [CHECK_UP] = batch->up,
-        [CHECK_DOWN] = batch->down, [CHECK_SHARED_GATE] = batch->shared_gate,
-        [CHECK_SHARED_UP] = batch->shared_up, [CHECK_SHARED_DOWN] = batch->shared_down,
+        [CHECK_X] = batch->x,
+        [CHECK_DOUT] = batch->dout,
+        [CHECK_IDS] = batch->ids,
+        [CHECK_WEIGHTS] = batch->weights,
+        [CHECK_GATE] = batch->gate,
+        [CHECK_UP] = batch->up,
+        [CHECK_DOWN] = batch->down,
+        [CHECK_SHARED_GATE] = batch->shared_gate,
+        [CHECK_SHARED_UP] = batch->shared_up,
+        [CHECK_SHARED_DOWN] = batch->shared_down,
     };
     return inputs[key];
 }
@@ -199,12 +204,11 @@ static int make_views(check_shard *s) {
         !view_tokens(s, &out[CHECK_OUT], FERRY_BF16, p->hidden, wide, 0)) {
         return 0;
     }
-    return p->forward_only ||
-           (view_tokens(s, &in[CHECK_DOUT], FERRY_BF16, p->hidden, wide, s->way->symmetric) &&
-            view_tokens(s, &out[CHECK_DX], FERRY_BF16, p->hidden, wide, 0) &&
-            view_tokens(s, &out[CHECK_DWEIGHTS], FERRY_F32, p->slots, p->slots, 0) &&
-            view_experts(s, &out[CHECK_DGATE], gradient) &&
-            view_shared(s, &out[CHECK_DSHARED_GATE], gradient, s->rank));
+    return p->forward_only || (view_tokens(s, &in[CHECK_DOUT], FERRY_BF16, p->hidden, wide, s->way->symmetric) &&
+                               view_tokens(s, &out[CHECK_DX], FERRY_BF16, p->hidden, wide, 0) &&
+                               view_tokens(s, &out[CHECK_DWEIGHTS], FERRY_F32, p->slots, p->slots, 0) &&
+                               view_experts(s, &out[CHECK_DGATE], gradient) &&
+                               view_shared(s, &out[CHECK_DSHARED_GATE], gradient, s->rank));
 }
 
 /* Ids in the caller's width; the other inputs are in the layer's formats already. */
@@ -239,8 +243,10 @@ static void put_old_gradients(check_shard *s) {
             int64_t index = view->offset[matrix] + row * view->columns + column;
             float old = check_old_gradient(&s->batch->problem, s->way, (check_tensor_id)id, index);
             void *to = view_row(view, matrix, row);
-            if (view->at.dtype == FERRY_F32) ((float *)to)[column] = old;
-            else ((uint16_t *)to)[column] = check_bf16(old);
+            if (view->at.dtype == FERRY_F32)
+                ((float *)to)[column] = old;
+            else
+                ((uint16_t *)to)[column] = check_bf16(old);
         }
     }
 }
@@ -301,8 +307,10 @@ int check_shard_make(const check_case *c, const check_batch *batch, const check_
         return 0;
     }
     for (int key = 0; key < CHECK_SHARD_INPUTS; key++) {
-        if (key == CHECK_IDS) put_ids(s);
-        else if (s->input[key].count) put(&s->input[key], global_input(batch, key));
+        if (key == CHECK_IDS)
+            put_ids(s);
+        else if (s->input[key].count)
+            put(&s->input[key], global_input(batch, key));
     }
     if (way->beta > 0) put_old_gradients(s);
     make_arguments(s);
@@ -356,8 +364,10 @@ void check_shard_gather(check_shard *s, check_result *result) {
 
 void check_shard_free(check_shard *s) {
     for (int b = 0; b < s->buffers; b++) {
-        if (s->buffer[b].symmetric) ferry_sym_free(s->comm, s->buffer[b].memory);
-        else free(s->buffer[b].memory);
+        if (s->buffer[b].symmetric)
+            ferry_sym_free(s->comm, s->buffer[b].memory);
+        else
+            free(s->buffer[b].memory);
         free(s->tables[b]);
     }
     for (int key = 0; key < CHECK_SHARD_INPUTS; key++) free(s->input[key].offset);

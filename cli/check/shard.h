@@ -35,7 +35,7 @@ typedef struct check_shard {
     int32_t num_tokens;
     check_buffer buffer[CHECK_SHARD_BUFFERS];
     int buffers;
-    check_view input[CHECK_SHARD_INPUTS];  /* by CHECK_X .. CHECK_SHARED_DOWN */
+    check_view input[CHECK_SHARD_INPUTS]; /* by CHECK_X .. CHECK_SHARED_DOWN */
     check_view output[CHECK_TENSOR_COUNT];
     void **tables[CHECK_SHARD_BUFFERS];
     ferry_forward_args forward;   /* without context */

@@ -94,5 +94,6 @@ double check_now(void) {
 
 void check_sleep(double seconds) {
     struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
-    while (nanosleep(&t, &t) != 0) {}
+    while (nanosleep(&t, &t) != 0) {
+    }
 }

@@ -50,12 +50,12 @@ int check_failed(const check_case *c);
 void check_note(const check_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Fails and leaves a function that returns `result` (empty in a void function) unless `condition` holds. */
-#define CHECK_OR_RETURN(result, c, condition, ...)                                                                \
-    do {                                                                                                          \
-        if (!(condition)) {                                                                                       \
-            check_fail(c, __VA_ARGS__);                                                                           \
-            return result;                                                                                        \
-        }                                                                                                         \
+#define CHECK_OR_RETURN(result, c, condition, ...)                                                                     \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            check_fail(c, __VA_ARGS__);                                                                                \
+            return result;                                                                                             \
+        }                                                                                                              \
     } while (0)
 
 typedef struct check_test {

@@ -71,10 +71,9 @@ void check_describe(const check_problem *p, const check_way *way, char *to, size
     }
     if (p->shared) snprintf(shared, sizeof shared, " S%lld", (long long)p->shared);
     if (p->limit > 0) snprintf(limit, sizeof limit, " L%g", (double)p->limit);
-    snprintf(to, room, "N %s H%lld I%lld%s E%lld K%lld%s %s ring %lld/%lld workers %d+%d %s %s%s%s%s%s%s%s%s%s",
-             tokens, (long long)p->hidden, (long long)p->intermediate, shared, (long long)p->experts,
-             (long long)p->slots, limit, way->processes ? "processes" : "threads",
-             (long long)way->ring, (long long)way->minibatch,
+    snprintf(to, room, "N %s H%lld I%lld%s E%lld K%lld%s %s ring %lld/%lld workers %d+%d %s %s%s%s%s%s%s%s%s%s", tokens,
+             (long long)p->hidden, (long long)p->intermediate, shared, (long long)p->experts, (long long)p->slots,
+             limit, way->processes ? "processes" : "threads", (long long)way->ring, (long long)way->minibatch,
              way->comm_workers, way->compute_workers, saves[way->save], layouts[way->layout], isas[way->isa],
              way->ids_dtype == FERRY_I64 ? " i64" : "", way->grad_dtype == FERRY_BF16 ? " bf16" : "",
              way->beta > 0 ? " beta" : "", parts[way->parts_first], way->symmetric ? " symmetric" : "",
