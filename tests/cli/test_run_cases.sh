@@ -21,12 +21,21 @@ expect 0 "$FERRY" run --ranks 2 --ring 64 --context recompute --json "$in" "$out
 says out '"macrobatches":4,"ring_high_water":64,"pulls":'
 says out '"knobs":{"ranks":2,"mode":"threads","backend":"cpu"'
 says out '"ring":64'
+# What the ring still holds, one block, need not be computed again.
+says out '"context":0'
+says out '"recomputed_rows":176'
 for key in recomputed_rows bytes schedule pull push sum planned_bytes peak_bytes forward backward ranks bad_ids; do
     says out "\"$key\":"
 done
 case $(cat "$work/out") in
 *'"planned_bytes":0'* | *'"peak_bytes":0'*) problem "a rank planned or used no memory: $(cat "$work/out")" ;;
 esac
+
+for context in 64 saved; do
+    expect 0 "$FERRY" run --ring 64 --context $context --json "$in" "$out"
+    [ $context = saved ] && says out '"recomputed_rows":0,'
+    [ $context = 64 ] && says out '"context":64,'
+done
 
 # Bad ids: the result is there, and says what ids of -1 give.
 "$TENSORS" make "$in" N=24 K=2 split=10,14 bad_token=13 bad_slot=1 || problem "no input"
