@@ -65,7 +65,8 @@ static void add_pieces(fy_call *call, float *acc, const fy_segment *segment, int
 }
 
 /* grad = round(beta * old + sum). */
-static void store(const kind *k, int64_t expert, const float *acc, int64_t row, int64_t column, int rows, int columns) {
+static void store(const fy_kernels *kernels, const kind *k, int64_t expert, const float *acc, int64_t row,
+                  int64_t column, int rows, int columns) {
     const ferry_matrices *to = &k->gradient->to;
     int64_t size = to->dtype == FERRY_F32 ? 4 : 2;
     unsigned char *matrix = to->table ? to->table[expert] : (unsigned char *)to->base + expert * to->expert_stride * size;
@@ -77,9 +78,10 @@ static void store(const kind *k, int64_t expert, const float *acc, int64_t row, 
         uint16_t *bf16 = (uint16_t *)line;
         if (to->dtype == FERRY_F32)
             for (int c = 0; c < columns; c++) f32[c] = add ? f32[c] + from[c] : from[c];
+        else if (!add)
+            kernels->round_row(bf16, from, columns);
         else
-            for (int c = 0; c < columns; c++)
-                bf16[c] = fy_bf16_from_f32(add ? fy_bf16_to_f32(bf16[c]) + from[c] : from[c]);
+            for (int c = 0; c < columns; c++) bf16[c] = fy_bf16_from_f32(fy_bf16_to_f32(bf16[c]) + from[c]);
     }
 }
 
@@ -106,6 +108,6 @@ void fy_compute_weight(fy_call *call, const fy_segment *segment, int64_t unit, v
     else
         for (int r = 0; r < rows; r++) memset(acc + r * FY_TILE_COLUMNS, 0, (size_t)columns * sizeof(float));
     add_pieces(call, acc, segment, k.which, row, column, rows, columns, scratch);
-    if (segment->closes) store(&k, segment->expert < 0 ? 0 : segment->expert, acc, row, column, rows, columns);
+    if (segment->closes) store(call->kernels, &k, segment->expert < 0 ? 0 : segment->expert, acc, row, column, rows, columns);
     else copy_open(call, &k, acc, row, column, rows, columns, 1);
 }

@@ -111,6 +111,12 @@ static void multiply_strip(int rows, int vectors, float *acc, int64_t stride, in
 #undef FY_CASE
 }
 
+/* Depth of one round of packing over all strips. An operand that is contiguous along i goes a few k at a time, so that
+ * its cache lines, which two neighbouring strips share, are still there for the second one. */
+static int pack_depth(fy_operand operand, int block) {
+    return operand.k_stride == 1 || block < 16 ? block : 16;
+}
+
 static void product(float *acc, int64_t acc_stride, int rows, int columns, int64_t depth, int add, fy_operand a,
                     fy_operand b, void *scratch) {
     if (depth <= 0 && !add)
@@ -122,14 +128,19 @@ static void product(float *acc, int64_t acc_stride, int rows, int columns, int64
         int block = depth - k < FY_BLOCK_DEPTH ? (int)(depth - k) : FY_BLOCK_DEPTH;
         /* Strip s is of rows [rows * s / strips, rows * (s + 1) / strips): nearly equal, no short last one. Its other
          * lanes hold rows of the next strip, where there is one: filled faster than left out, and never used. */
-        for (int s = 0; s < strips; s++)
-            pack_strip(packed_a + s * FY_STRIP_FLOATS, a, rows * s / strips, rows, k, block);
+        int step_a = pack_depth(a, block), step_b = pack_depth(b, block);
+        for (int d = 0; d < block; d += step_a)
+            for (int s = 0; s < strips; s++)
+                pack_strip(packed_a + s * FY_STRIP_FLOATS + d * FY_LANES, a, rows * s / strips, rows, k + d,
+                           block - d < step_a ? block - d : step_a);
         for (int column = 0; column < columns; column += FY_PANEL_VECTORS * FY_LANES) {
             int width = columns - column < FY_PANEL_VECTORS * FY_LANES ? columns - column : FY_PANEL_VECTORS * FY_LANES;
             int vectors = (width + FY_LANES - 1) / FY_LANES;
             int last = width - (vectors - 1) * FY_LANES;
-            for (int v = 0; v < vectors; v++)
-                pack_strip(packed_b + v * FY_STRIP_FLOATS, b, column + v * FY_LANES, columns, k, block);
+            for (int d = 0; d < block; d += step_b)
+                for (int v = 0; v < vectors; v++)
+                    pack_strip(packed_b + v * FY_STRIP_FLOATS + d * FY_LANES, b, column + v * FY_LANES, columns, k + d,
+                               block - d < step_b ? block - d : step_b);
             for (int s = 0; s < strips; s++) {
                 int first = rows * s / strips, end = rows * (s + 1) / strips;
                 multiply_strip(end - first, vectors, acc + first * acc_stride + column, acc_stride, last,

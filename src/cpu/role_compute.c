@@ -59,7 +59,7 @@ static ferry_status await_segment(fy_call *call, int worker, const fy_segment *g
         FY_TRY(await(call, worker, s, &call->step[s].made, call->step[s].make_units, "gradient rows"));
     if (g->before < 0) return FERRY_OK;
     fy_segment *before = &call->segment[g->before];
-    return await(call, worker, g->first_step, &before->done, before->units, "the chain's earlier rows");
+    return await(call, worker, g->first_step, &before->done, before->units, "the open sums");
 }
 
 static ferry_status await_inputs(fy_call *call, int worker, const fy_group *g) {

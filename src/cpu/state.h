@@ -62,8 +62,8 @@ typedef struct fy_segment {
     int32_t expert; /* local; -1: the shared expert */
     int32_t first_piece, pieces;
     int32_t first_step, last_step;
-    int32_t before; /* the segment that began the chain, or -1 */
-    int8_t opens, closes;
+    int32_t before; /* the segment that used the area of open sums before this one, or -1: this one does not use it */
+    int8_t opens, closes; /* opens: the chain's sums come from that area; not closes: they go there */
     uint32_t units;
     _Atomic uint32_t done;
 } fy_segment;

@@ -95,18 +95,20 @@ static void add_segment(fy_call *call, int64_t index) {
     if (g->units > 0) add_group(call, FY_WORK_WEIGHT, index, g->units, 1);
 }
 
-/* Segments in walk order of the backward: every expert's, cut at macrobatch ends; empty experts have one too. */
+/* Segments in walk order of the backward: every expert's, cut at macrobatch ends; empty experts have one too. There is
+ * one area of open sums, so who uses it waits for the one that used it before, also when that was another expert. */
 static void build_segments(fy_call *call) {
     int64_t piece = 0;
+    int32_t last_open = -1;
     call->segments = 0;
     for (int64_t i = 0; i < call->steps; i++) call->step[i].first_segment = -1;
     for (int64_t e = 0; e < call->shape->local_experts; e++) {
         int64_t end = piece;
         while (end < call->pieces && call->piece[end].expert == e) end++;
-        int32_t before = -1;
+        int8_t opens = 0;
         do {
             fy_segment *g = &call->segment[call->segments];
-            *g = (fy_segment){.expert = (int32_t)e, .first_piece = (int32_t)piece, .before = before};
+            *g = (fy_segment){.expert = (int32_t)e, .first_piece = (int32_t)piece, .before = -1, .opens = opens};
             if (piece < end) {
                 int32_t macro = call->step[call->piece[piece].step].macrobatch;
                 g->first_step = call->piece[piece].step;
@@ -120,9 +122,13 @@ static void build_segments(fy_call *call) {
                 g->first_step = g->last_step = -1;
             }
             g->pieces = (int32_t)piece - g->first_piece;
-            g->opens = before >= 0;
             g->closes = piece == end;
-            before = (int32_t)call->segments++;
+            if (g->opens || !g->closes) {
+                g->before = last_open;
+                last_open = (int32_t)call->segments;
+            }
+            opens = 1;
+            call->segments++;
         } while (piece < end);
     }
 }
@@ -143,6 +149,14 @@ static void add_forward(fy_call *call) {
     }
 }
 
+static void add_grad(fy_call *call, int64_t step) {
+    int64_t width = call->shape->intermediate;
+    call->step[step].remake_units = add_step(call, FY_WORK_REMAKE, step, width);
+    call->step[step].make_units = add_step(call, FY_WORK_GRAD, step, width);
+}
+
+/* grad(s) before dx(s - 1), so that dx rarely waits - except where a macrobatch begins: its pulls wait for the weight
+ * gradients of the one before, and those for nothing later than dx(s - 1). */
 static void add_backward(fy_call *call) {
     const fy_shape *s = call->shape;
     int data = call->parts & FERRY_BACKWARD_DATA, weight = call->parts & FERRY_BACKWARD_WEIGHT;
@@ -152,12 +166,13 @@ static void add_backward(fy_call *call) {
         call->shared_make_units = add_shared(call, FY_WORK_GRAD, s->shared);
         if (data) call->shared_finish_units = add_shared(call, FY_WORK_DX, s->hidden);
     }
-    for (int64_t i = 0; i < call->steps; i++) {
-        call->step[i].remake_units = add_step(call, FY_WORK_REMAKE, i, s->intermediate);
-        call->step[i].make_units = add_step(call, FY_WORK_GRAD, i, s->intermediate);
-        if (data) call->step[i].finish_units = add_step(call, FY_WORK_DX, i, s->hidden);
-        while (weight && next_segment < call->segments && call->segment[next_segment].last_step <= i)
+    for (int64_t i = 0; i <= call->steps; i++) {
+        int grad_first = i > 0 && i < call->steps && call->step[i].macrobatch == call->step[i - 1].macrobatch;
+        if (grad_first) add_grad(call, i);
+        if (i > 0 && data) call->step[i - 1].finish_units = add_step(call, FY_WORK_DX, i - 1, s->hidden);
+        while (i > 0 && weight && next_segment < call->segments && call->segment[next_segment].last_step < i)
             add_segment(call, next_segment++);
+        if (!grad_first && i < call->steps) add_grad(call, i);
     }
     while (weight && next_segment < call->segments) add_segment(call, next_segment++);
     if (weight && s->shared > 0) {
