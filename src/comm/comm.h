@@ -85,12 +85,12 @@ fy_symmetric *fy_symmetric_find(ferry_comm *comm, const void *pointer, size_t by
 typedef struct fy_wait {
     ferry_comm *comm;
     ferry_phase phase; /* FERRY_PHASE_COUNT: outside a call */
-    int awaited_rank;
+    int awaited_rank; /* may change from turn to turn */
     const char *what;
     double timeout_s; /* comm->config.enter_timeout_s or progress_timeout_s */
     /* below: of wait.c alone */
     int spins;
-    int left_seen;       /* the awaited rank had left at the turn before */
+    int left_seen;       /* 1 + the awaited rank that had left at the turn before, or 0 */
     int64_t deadline_ns; /* 0: the clock has not been read yet */
 } fy_wait;
 

@@ -62,15 +62,16 @@ ferry_status fy_wait_turn(fy_wait *wait, int64_t expected, int64_t seen) {
     if (fy_aborted(comm)) return interrupted(wait, expected, seen);
 
     /* What a rank did before it left counts: the caller polls once more after `left` was seen. */
-    if (wait->left_seen) {
+    if (wait->left_seen == wait->awaited_rank + 1) {
         char what[sizeof((fy_fault *)0)->what];
         snprintf(what, sizeof what, "it left (destroyed its communicator) before %s", wait->what);
         return give_up(wait, FERRY_E_PEER, what, expected, seen);
     }
-    if (wait->awaited_rank != comm->rank)
-        wait->left_seen =
-            atomic_load_explicit(&fy_control_of(comm, wait->awaited_rank)->left, memory_order_acquire) != 0;
-    if (wait->left_seen) return FERRY_OK;
+    if (wait->awaited_rank != comm->rank &&
+        atomic_load_explicit(&fy_control_of(comm, wait->awaited_rank)->left, memory_order_acquire) != 0) {
+        wait->left_seen = wait->awaited_rank + 1;
+        return FERRY_OK;
+    }
 
     int turn = wait->spins;
     if (turn < PAUSES + YIELDS + LONGEST_SLEEP_NS / 1000) wait->spins++;
