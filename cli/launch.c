@@ -166,7 +166,10 @@ static int launch_processes(const cli_launch_options *options, cli_rank_main *ra
     fflush(NULL); /* or children would print what is buffered here again */
     for (int r = 0; r < options->nranks && !code; r++) {
         pid_t pid = fork();
-        if (pid == 0) child_main(options, rank_main, user, r, job, parent);
+        if (pid == 0) {
+            free(pids); /* the parent has them */
+            child_main(options, rank_main, user, r, job, parent);
+        }
         if (pid < 0) code = cli_fail("cannot start the process of rank %d: %s", r, strerror(errno));
         pids[r] = pid < 0 ? 0 : pid;
     }
