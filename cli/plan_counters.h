@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters and planned bytes as JSON, under the names that `ferry run --json` has for them, and their sums over ranks.
- */
+/* Counters and planned bytes as JSON, and their sums over ranks. */
 #ifndef FERRY_CLI_PLAN_COUNTERS_H
 #define FERRY_CLI_PLAN_COUNTERS_H
 

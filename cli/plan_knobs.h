@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `ferry plan` and `ferry bench` let people choose about a layer, under the names that `ferry run` has for it. */
+/* What people can choose about a layer, whatever the command. */
 #ifndef FERRY_CLI_PLAN_KNOBS_H
 #define FERRY_CLI_PLAN_KNOBS_H
 
@@ -25,9 +25,11 @@ extern const cli_word knob_contexts[];
 /* Rows of an options table, for a `layer_knobs member` of the struct `type`. */
 #define LAYER_KNOB_OPTIONS(type, member)                                                                               \
     KNOB_INT(type, member, "minibatch", minibatch, 1, INT32_MAX, "ROWS",                                               \
-             "rows handed to the next role at once, rounded up to a multiple of 64 (default: by rule)"),               \
+             "rows handed to the next role at once, rounded up to a multiple of 64, at most the ring (default: "       \
+             "by rule)"),                                                                                              \
         KNOB_INT(type, member, "ring", ring, 1, INT32_MAX, "ROWS",                                                     \
-                 "rows of the ring buffer, rounded up to a multiple of 64 (default: by rule)"),                        \
+                 "rows of the ring buffer, which hold one macrobatch, rounded up to a multiple of 64 (default: by "    \
+                 "rule)"),                                                                                             \
         KNOB_INT(type, member, "comm-workers", comm_workers, 1, 64, "N",                                               \
                  "threads per rank that pull, push and sum rows (default 1)"),                                         \
         KNOB_INT(type, member, "compute-workers", compute_workers, 1, 1024, "N",                                       \
@@ -35,8 +37,8 @@ extern const cli_word knob_contexts[];
     {                                                                                                                  \
         .name = "context", .kind = CLI_INT, .at = offsetof(type, member.context), .words = knob_contexts, .min = 1,    \
         .max = INT64_MAX, .argument = "ROWS",                                                                          \
-        .help = "what forward leaves for backward: all rows, none, or the first ROWS (default: twice the balanced "    \
-                "share)"                                                                                               \
+        .help = "what forward leaves for backward: all rows, none (backward computes them again), or the first ROWS "  \
+                "(default: twice the balanced share)"                                                                  \
     }
 
 /* Fills the rows of a configuration whose extents are set, for `tokens` tokens over all ranks. */

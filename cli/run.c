@@ -6,7 +6,6 @@
 #include "cli/launch.h"
 #include "cli/machine.h"
 #include "cli/message.h"
-#include "cli/options.h"
 #include "rules/bf16.h"
 
 #include <inttypes.h>
@@ -14,7 +13,6 @@
 static const cli_word backends[] = {{"cpu", FERRY_CPU}, {NULL, 0}};
 static const cli_word isas[] = {
     {"portable", FERRY_ISA_PORTABLE}, {"avx2", FERRY_ISA_AVX2}, {"avx512", FERRY_ISA_AVX512}, {NULL, 0}};
-static const cli_word contexts[] = {{"saved", RUN_CONTEXT_SAVED}, {"recompute", 0}, {NULL, 0}};
 static const cli_word grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
 
 #define AT(field) .at = offsetof(run_options, field)
@@ -23,7 +21,7 @@ static const cli_option options[] = {
      .kind = CLI_INT,
      AT(ranks),
      .min = 1,
-     .max = RUN_MAX_RANKS,
+     .max = KNOB_MAX_RANKS,
      .argument = "R",
      .help = "ranks (default: the length of tokens_per_rank, else 1)"},
     {.name = "threads",
@@ -37,49 +35,12 @@ static const cli_option options[] = {
      AT(processes),
      .group = "mode",
      .help = "ranks are processes that share memory in /dev/shm"},
-    {.name = "minibatch",
-     .kind = CLI_INT,
-     AT(minibatch),
-     .min = 1,
-     .max = INT32_MAX,
-     .argument = "ROWS",
-     .help =
-         "rows handed to the next role at once, rounded up to a multiple of 64, at most the ring (default: by rule)"},
-    {.name = "ring",
-     .kind = CLI_INT,
-     AT(ring),
-     .min = 1,
-     .max = INT32_MAX,
-     .argument = "ROWS",
-     .help = "rows of the ring buffer, which hold one macrobatch, rounded up to a multiple of 64 (default: by rule)"},
-    {.name = "comm-workers",
-     .kind = CLI_INT,
-     AT(comm_workers),
-     .min = 1,
-     .max = 64,
-     .argument = "N",
-     .help = "threads per rank that pull, push and sum rows (default 1)"},
-    {.name = "compute-workers",
-     .kind = CLI_INT,
-     AT(compute_workers),
-     .min = 1,
-     .max = 1024,
-     .argument = "N",
-     .help = "threads per rank that multiply (default: processors / ranks, at least 1)"},
+    LAYER_KNOB_OPTIONS(run_options, knobs),
     {.name = "isa",
      .kind = CLI_CHOICE,
      AT(isa),
      .words = isas,
      .help = "instruction set of the products (default: the widest here); all give the same bits"},
-    {.name = "context",
-     .kind = CLI_INT,
-     AT(context),
-     .words = contexts,
-     .min = 1,
-     .max = INT64_MAX,
-     .argument = "ROWS",
-     .help = "what forward leaves for backward: all rows, none (backward computes them again), or the first ROWS "
-             "(default: twice the balanced share)"},
     {.name = "grad-dtype",
      .kind = CLI_CHOICE,
      AT(grad_bf16),
@@ -185,13 +146,6 @@ static void add_shared_gradient(output_list *list, const char *name, safetensors
 
 /* ---- The run ---- */
 
-/* Rows of a context that holds everything, wherever the ids send it: all slots to one rank, every expert's segment
- * padded to a whole block. */
-static int64_t rows_of_everything(const run_problem *p) {
-    int64_t slots = p->tokens * p->slots, segments = slots < p->experts ? slots : p->experts;
-    return slots + 63 * segments;
-}
-
 static void configure(run_job *job) {
     const run_options *o = job->options;
     const run_problem *p = job->problem;
@@ -204,14 +158,9 @@ static void configure(run_job *job) {
     config->slots = p->slots;
     config->max_tokens = p->max_tokens;
     config->swiglu_limit = (float)o->swiglu_limit;
-    config->minibatch_rows = o->minibatch;
-    config->ring_rows = o->ring;
-    config->context_rows = o->context == RUN_CONTEXT_SAVED  ? rows_of_everything(p)
-                           : o->context == RUN_CONTEXT_RULE ? -1
-                                                            : o->context;
-    int share = machine_processors() / p->nranks;
-    job->comm_workers = o->comm_workers ? (int)o->comm_workers : 1;
-    job->compute_workers = o->compute_workers ? (int)o->compute_workers : share > 1 ? share : 1;
+    knobs_configure(&o->knobs, p->tokens, config);
+    job->comm_workers = knobs_comm_workers(&o->knobs);
+    job->compute_workers = knobs_compute_workers(&o->knobs, p->nranks);
 }
 
 /* What no rank could do is said once here, before any rank starts. */
@@ -288,7 +237,7 @@ static int run(const run_options *o, const run_problem *p) {
 }
 
 int ferry_cmd_run(int argc, char **argv) {
-    run_options o = {.context = RUN_CONTEXT_RULE};
+    run_options o = {.knobs.context = KNOB_CONTEXT_RULE};
     const char *paths[2];
     int code;
     if (!cli_parse(&command, argc, argv, &o, paths, &code)) return code;

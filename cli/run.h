@@ -3,25 +3,21 @@
 #ifndef FERRY_CLI_RUN_H
 #define FERRY_CLI_RUN_H
 
+#include "cli/plan_knobs.h"
 #include "cli/safetensors.h"
-#include "ferry/ferry.h"
 
 typedef struct run_options {
     const char *in, *out;
     int64_t ranks; /* 0: not given */
     int64_t processes;
-    int64_t minibatch, ring;
-    int64_t comm_workers, compute_workers;
+    layer_knobs knobs;
     int64_t isa;
-    int64_t context; /* RUN_CONTEXT_*, or rows */
     int64_t grad_bf16;
     double swiglu_limit;
     int64_t backend;
     double timeout_s;
     int64_t json;
 } run_options;
-
-enum { RUN_CONTEXT_RULE = -1, RUN_CONTEXT_SAVED = -2, RUN_MAX_RANKS = 256 };
 
 /* The input file, checked. Pointers lead into it. */
 typedef struct run_problem {

@@ -132,9 +132,9 @@ static int split_tokens(run_problem *p, const run_options *options) {
                          options->ranks, options->in, given->shape[0]);
     }
     int64_t ranks = given ? given->shape[0] : options->ranks ? options->ranks : 1;
-    if (ranks < 1 || ranks > RUN_MAX_RANKS) {
+    if (ranks < 1 || ranks > KNOB_MAX_RANKS) {
         return cli_fail("%s: tokens_per_rank is for %" PRId64 " ranks; expected 1 to %d", options->in, ranks,
-                        RUN_MAX_RANKS);
+                        KNOB_MAX_RANKS);
     }
     p->nranks = (int)ranks;
     p->first_token = calloc((size_t)ranks + 1, sizeof *p->first_token);

@@ -2,48 +2,13 @@
 /* What `ferry run` says about a run: a summary for people, or one JSON object. */
 #include "cli/machine.h"
 #include "cli/message.h"
+#include "cli/plan_counters.h"
 #include "cli/run.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Counters that add up over ranks, by name: all of ferry_stats but those where only the largest means something. */
-#define SUMMED_STATS(X)                                                                                                \
-    X(rows)                                                                                                            \
-    X(pulls)                                                                                                           \
-    X(recomputed_rows) X(steps) X(flop) X(bytes_schedule) X(bytes_pull) X(bytes_pull_remote) X(bytes_push)             \
-        X(bytes_push_remote) X(bytes_sum)
-#define LARGEST_STATS(X) X(macrobatches) X(ring_high_water)
-
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static void add_stats(ferry_stats *total, const ferry_stats *one) {
-#define ADD(name) total->name += one->name;
-    SUMMED_STATS(ADD)
-#undef ADD
-#define TAKE_LARGER(name) total->name = larger(total->name, one->name);
-    LARGEST_STATS(TAKE_LARGER)
-#undef TAKE_LARGER
-}
-
-static json_t *stats_json(const ferry_stats *s) {
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:{s:I,s:I,s:I,s:I,s:I,s:I}}", "macrobatches",
-                     (json_int_t)s->macrobatches, "ring_high_water", (json_int_t)s->ring_high_water, "pulls",
-                     (json_int_t)s->pulls, "recomputed_rows", (json_int_t)s->recomputed_rows, "rows",
-                     (json_int_t)s->rows, "steps", (json_int_t)s->steps, "flop", (json_int_t)s->flop, "bytes",
-                     "schedule", (json_int_t)s->bytes_schedule, "pull", (json_int_t)s->bytes_pull, "pull_remote",
-                     (json_int_t)s->bytes_pull_remote, "push", (json_int_t)s->bytes_push, "push_remote",
-                     (json_int_t)s->bytes_push_remote, "sum", (json_int_t)s->bytes_sum);
-}
-
-static json_t *plan_json(const ferry_plan *p) {
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "local_experts", (json_int_t)p->local_experts,
-                     "minibatch_rows", (json_int_t)p->minibatch_rows, "ring_rows", (json_int_t)p->ring_rows,
-                     "context_rows", (json_int_t)p->context_rows, "max_rows", (json_int_t)p->max_rows,
-                     "symmetric_bytes", (json_int_t)p->symmetric_bytes, "ring_bytes", (json_int_t)p->ring_bytes,
-                     "table_bytes", (json_int_t)p->table_bytes, "layer_bytes", (json_int_t)p->layer_bytes,
-                     "context_bytes", (json_int_t)p->context_bytes);
-}
 
 static json_t *knobs_json(const run_job *job) {
     const run_options *o = job->options;
@@ -77,10 +42,10 @@ static json_t *rank_json(const run_job *job, int rank) {
     json_t *object = json_pack(
         "{s:i,s:I,s:I,s:I,s:o,s:f,s:o}", "rank", rank, "tokens", (json_int_t)(first[rank + 1] - first[rank]),
         "planned_bytes", (json_int_t)planned_bytes(job, result), "peak_bytes", (json_int_t)peak_bytes(result), "plan",
-        plan_json(&result->plan), "forward_seconds", result->forward_s, "forward", stats_json(&result->forward));
+        planned_json(&result->plan), "forward_seconds", result->forward_s, "forward", counters_json(&result->forward));
     if (object && job->problem->dout) {
         json_object_set_new(object, "backward_seconds", json_real(result->backward_s));
-        json_object_set_new(object, "backward", stats_json(&result->backward));
+        json_object_set_new(object, "backward", counters_json(&result->backward));
     }
     return object;
 }
@@ -102,15 +67,15 @@ static totals sum_up(const run_job *job) {
     totals t = {.planned_bytes = 0};
     for (int r = 0; r < job->problem->nranks; r++) {
         const run_result *result = &job->results[r];
-        add_stats(&t.forward, &result->forward);
-        add_stats(&t.backward, &result->backward);
+        counters_add(&t.forward, &result->forward);
+        counters_add(&t.backward, &result->backward);
         t.planned_bytes += planned_bytes(job, result);
         t.peak_bytes += peak_bytes(result);
         if (result->forward_s > t.forward_s) t.forward_s = result->forward_s;
         if (result->backward_s > t.backward_s) t.backward_s = result->backward_s;
     }
-    add_stats(&t.both, &t.forward);
-    add_stats(&t.both, &t.backward);
+    counters_add(&t.both, &t.forward);
+    counters_add(&t.both, &t.backward);
     return t;
 }
 
@@ -119,11 +84,11 @@ static int report_json(const run_job *job, const totals *t) {
                                bad_ids_json(&job->results[0].report));
     json_t *ranks = json_array();
     for (int r = 0; r < job->problem->nranks; r++) json_array_append_new(ranks, rank_json(job, r));
-    int bad = json_object_update_new(object, stats_json(&t->both));
+    int bad = json_object_update_new(object, counters_json(&t->both));
     bad |= json_object_set_new(object, "planned_bytes", json_integer(t->planned_bytes));
     bad |= json_object_set_new(object, "peak_bytes", json_integer(t->peak_bytes));
-    bad |= json_object_set_new(object, "forward", stats_json(&t->forward));
-    if (job->problem->dout) bad |= json_object_set_new(object, "backward", stats_json(&t->backward));
+    bad |= json_object_set_new(object, "forward", counters_json(&t->forward));
+    if (job->problem->dout) bad |= json_object_set_new(object, "backward", counters_json(&t->backward));
     bad |= json_object_set_new(object, "ranks", ranks);
     if (!bad) return cli_print_json(object);
     json_decref(object);

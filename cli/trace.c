@@ -28,7 +28,7 @@ static const cli_option options[] = {
      .kind = CLI_INT,
      AT(ranks),
      .min = 1,
-     .max = RUN_MAX_RANKS,
+     .max = KNOB_MAX_RANKS,
      .argument = "R",
      .help = "ranks (default: what the input says, else 1)"},
     {.name = "threads",
