@@ -146,7 +146,7 @@ static ferry_status run(fy_call *call, int sums) {
         return fy_fail(FERRY_E_STATE, "%d workers of rank %d left the call because the observer said so", left,
                        call->shape->rank);
     fill_stats(call);
-    return FERRY_OK;
+    return sums ? FERRY_OK : fy_role_schedule_part(call);
 }
 
 /* The schedule as a unit of the calling thread. */

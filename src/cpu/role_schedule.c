@@ -3,8 +3,8 @@
  * Role schedule, on the calling thread.
  * reads      the caller's N, ids, weights, x (forward) or dout (backward); every rank's published record and tables
  * writes     staged tensors and this rank's tables; then the schedule: which slot of which rank every local row is
- * waits on   published[parity].call of every rank (entering deadline)
- * publishes  published[parity].call
+ * waits on   published[parity].call of every rank (entering deadline); at the end of a weight part, .done
+ * publishes  published[parity].call, .done
  */
 #include "cpu/state.h"
 
@@ -237,4 +237,18 @@ ferry_status fy_role_schedule_backward(fy_call *call, const ferry_backward_args 
                        &mine->dout_offset);
     mine->dout_stride = call->dout_stride;
     return meet(call, mine);
+}
+
+/* What arrives tells a rank that its rows were read; where nothing is pushed, ranks have to say so. */
+ferry_status fy_role_schedule_part(fy_call *call) {
+    atomic_store_explicit(&published_of(call, call->shape->rank)->done, call->number, memory_order_release);
+    for (int r = 0; r < call->shape->nranks; r++) {
+        fy_published *p = published_of(call, r);
+        uint64_t seen;
+        fy_call_poll poll;
+        fy_call_poll_begin(&poll, call, FERRY_PHASE_PULL, r, "its pulls of this rank's rows");
+        while ((seen = atomic_load_explicit(&p->done, memory_order_acquire)) < call->number)
+            FY_TRY(fy_call_poll_turn(&poll, call, (int64_t)call->number, (int64_t)seen));
+    }
+    return FERRY_OK;
 }

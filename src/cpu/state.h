@@ -22,6 +22,7 @@ typedef struct fy_published {
     int64_t forward;       /* the forward that this call is or belongs to: must agree */
     int64_t tokens;        /* N as given, also when it is out of range */
     int64_t bad_ids, bad_token, bad_slot, bad_id;
+    _Atomic uint64_t done; /* weight part alone: the call whose rows this rank needs no more */
     int64_t x_block, x_offset;       /* where x is: -1 staged, else the number of the symmetric block */
     int64_t dout_block, dout_offset; /* likewise */
     int64_t x_stride, dout_stride;   /* elements */
@@ -178,6 +179,8 @@ void fy_call_end(fy_call *call, int worker, ferry_phase phase, int64_t step, con
 enum { FY_SUM_TOKENS = 16 }; /* own tokens of one sum unit */
 ferry_status fy_role_schedule_forward(fy_call *call, const ferry_forward_args *args);
 ferry_status fy_role_schedule_backward(fy_call *call, const ferry_backward_args *args);
+/* The end of a call that pushes nothing: returns when no rank needs this one's rows any more. */
+ferry_status fy_role_schedule_part(fy_call *call);
 void fy_build_work(fy_call *call);
 
 /* One unit, if one is ready: 1 it was done, 0 none was ready, -1 the worker leaves (fault or observer). */

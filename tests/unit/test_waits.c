@@ -25,6 +25,7 @@ typedef struct lateness {
     check_save save;
     int64_t ring;
     int phase_of_steps; /* filled in: steps s with s % STRIDE equal to this one */
+    int parts_first;    /* the backward in parts; x and dout in symmetric memory */
 } lateness;
 
 enum { STRIDE = 4, WORKERS = 3 };
@@ -44,8 +45,7 @@ static void use_observer(void *user, int rank, ferry_comm_config *config) {
     config->observer = (ferry_observer){on_event, user};
 }
 
-/* About twelve steps on each of two ranks; every expert is cut by a macrobatch end; tokens with two rows on one rank.
- */
+/* About twelve steps on each of two ranks; every expert is cut by a macrobatch end; tokens with two rows on a rank. */
 static const check_problem problem = {
     .seed = 77, .tokens = 380, .hidden = 20, .intermediate = 12, .shared = 8, .experts = 6, .slots = 3, .limit = 1.5f};
 
@@ -56,39 +56,44 @@ static check_way way_of(lateness *late) {
                        .ring = late->ring,
                        .minibatch = 64,
                        .save = late->save,
+                       .parts_first = late->parts_first,
+                       .symmetric = late->parts_first != 0,
                        .tune = use_observer,
                        .tune_user = late};
 }
 
 static const lateness cases[] = {
-    {"published: schedule", "schedule", 0, 0, 1, 0.05, CHECK_SAVED, 192, 0},
-    {"published: schedule of a backward", "schedule", 1, 0, 1, 0.05, CHECK_SAVED, 192, 0},
-    {"arrived: sum", "combine", 0, 0, 1, 0.05, CHECK_SAVED, 192, 0},
-    {"arrived: sum of dx", "reverse-dispatch", 1, 0, 1, 0.05, CHECK_SAVED, 192, 0},
-    {"pulled: gate+up; leaders; pulls of the next macrobatch", "dispatch", 0, 0, 0, 0.04, CHECK_RECOMPUTE, 192, 0},
-    {"pulled into the context", "dispatch", 0, 0, 0, 0.04, CHECK_SAVED, 192, 0},
-    {"pulled: SwiGLU gradient, gate+up again; leaders", "reverse-combine", 1, 0, 0, 0.04, CHECK_RECOMPUTE, 192, 0},
-    {"pulled: SwiGLU gradient of saved rows", "reverse-combine", 1, 0, 0, 0.04, CHECK_SAVED, 192, 0},
-    {"remade: SwiGLU gradient", "gate+up again", 1, 0, 0, 0.04, CHECK_RECOMPUTE, 192, 0},
-    {"made: down; pull into the ring's x rows", "gate+up", 0, 0, 0, 0.04, CHECK_RECOMPUTE, 192, 0},
-    {"made: the same in a ring of one step", "gate+up", 0, 0, 0, 0.04, CHECK_RECOMPUTE, 64, 0},
+    {"published: schedule", "schedule", 0, 0, 1, 0.05, CHECK_SAVED, 192, 0, 0},
+    {"published: schedule of a backward", "schedule", 1, 0, 1, 0.05, CHECK_SAVED, 192, 0, 0},
+    {"published.done: the caller, of dout", "reverse-combine", 1, 0, 1, 0.05, CHECK_SAVED, 192, 0, FERRY_BACKWARD_DATA},
+    {"published.done: the next call, of staged x", "reverse-combine", 1, 0, 1, 0.05, CHECK_RECOMPUTE, 192, 0,
+     FERRY_BACKWARD_WEIGHT},
+    {"arrived: sum", "combine", 0, 0, 1, 0.05, CHECK_SAVED, 192, 0, 0},
+    {"arrived: sum of dx", "reverse-dispatch", 1, 0, 1, 0.05, CHECK_SAVED, 192, 0, 0},
+    {"pulled: gate+up; leaders; pulls of the next macrobatch", "dispatch", 0, 0, 0, 0.04, CHECK_RECOMPUTE, 192, 0, 0},
+    {"pulled into the context", "dispatch", 0, 0, 0, 0.04, CHECK_SAVED, 192, 0, 0},
+    {"pulled: SwiGLU gradient, gate+up again; leaders", "reverse-combine", 1, 0, 0, 0.04, CHECK_RECOMPUTE, 192, 0, 0},
+    {"pulled: SwiGLU gradient of saved rows", "reverse-combine", 1, 0, 0, 0.04, CHECK_SAVED, 192, 0, 0},
+    {"remade: SwiGLU gradient", "gate+up again", 1, 0, 0, 0.04, CHECK_RECOMPUTE, 192, 0, 0},
+    {"made: down; pull into the ring's x rows", "gate+up", 0, 0, 0, 0.04, CHECK_RECOMPUTE, 192, 0, 0},
+    {"made: the same in a ring of one step", "gate+up", 0, 0, 0, 0.04, CHECK_RECOMPUTE, 64, 0, 0},
     {"made: dx, weight gradient; pull into the ring's dout rows", "SwiGLU gradient", 1, 0, 0, 0.04, CHECK_RECOMPUTE,
-     192, 0},
-    {"finished: push; gate+up into the ring's h rows", "down", 0, 0, 0, 0.04, CHECK_SAVED, 192, 0},
-    {"finished: the same in a ring of one step", "down", 0, 0, 0, 0.04, CHECK_SAVED, 64, 0},
-    {"finished: push; SwiGLU gradient into the ring's gradient rows", "dx", 1, 0, 0, 0.04, CHECK_SAVED, 192, 0},
-    {"finished: the same in a ring of one step", "dx", 1, 0, 0, 0.04, CHECK_RECOMPUTE, 64, 0},
-    {"pushed: down into the ring's result rows", "combine", 0, 0, 0, 0.04, CHECK_SAVED, 192, 0},
-    {"pushed: dx into the ring's result rows, dweight partials", "reverse-dispatch", 1, 0, 0, 0.04, CHECK_SAVED, 192,
+     192, 0, 0},
+    {"finished: push; gate+up into the ring's h rows", "down", 0, 0, 0, 0.04, CHECK_SAVED, 192, 0, 0},
+    {"finished: the same in a ring of one step", "down", 0, 0, 0, 0.04, CHECK_SAVED, 64, 0, 0},
+    {"finished: push; SwiGLU gradient into the ring's gradient rows", "dx", 1, 0, 0, 0.04, CHECK_SAVED, 192, 0, 0},
+    {"finished: the same in a ring of one step", "dx", 1, 0, 0, 0.04, CHECK_RECOMPUTE, 64, 0, 0},
+    {"pushed: down into the ring's result rows", "combine", 0, 0, 0, 0.04, CHECK_SAVED, 192, 0, 0},
+    {"pushed: dx into the ring's result rows, dweight partials", "reverse-dispatch", 1, 0, 0, 0.04, CHECK_SAVED, 192, 0,
      0},
     {"done: the chain's next segment; pull into rows that it reads", "weight gradient", 1, 0, 0, 0.04, CHECK_RECOMPUTE,
-     192, 0},
-    {"done: the same in a ring of one step", "weight gradient", 1, 0, 0, 0.04, CHECK_SAVED, 64, 0},
-    {"shared_made: shared down", "gate+up", 0, 1, 0, 0.05, CHECK_SAVED, 192, 0},
-    {"shared_remade: shared gradient", "gate+up again", 1, 1, 0, 0.05, CHECK_RECOMPUTE, 192, 0},
-    {"shared_made: shared dx and weight gradient", "SwiGLU gradient", 1, 1, 0, 0.3, CHECK_SAVED, 192, 0},
-    {"shared_finished: sum", "down", 0, 1, 0, 0.3, CHECK_SAVED, 192, 0},
-    {"shared_finished: sum of dx", "dx", 1, 1, 0, 0.3, CHECK_SAVED, 192, 0},
+     192, 0, 0},
+    {"done: the same in a ring of one step", "weight gradient", 1, 0, 0, 0.04, CHECK_SAVED, 64, 0, 0},
+    {"shared_made: shared down", "gate+up", 0, 1, 0, 0.05, CHECK_SAVED, 192, 0, 0},
+    {"shared_remade: shared gradient", "gate+up again", 1, 1, 0, 0.05, CHECK_RECOMPUTE, 192, 0, 0},
+    {"shared_made: shared dx and weight gradient", "SwiGLU gradient", 1, 1, 0, 0.3, CHECK_SAVED, 192, 0, 0},
+    {"shared_finished: sum", "down", 0, 1, 0, 0.3, CHECK_SAVED, 192, 0, 0},
+    {"shared_finished: sum of dx", "dx", 1, 1, 0, 0.3, CHECK_SAVED, 192, 0, 0},
 };
 
 static void run_late(const check_batch *batch, const check_result *expected, lateness late) {
@@ -177,7 +182,7 @@ static void test_progress(void **state) {
     static const check_options options = {.backend = FERRY_CPU};
     check_verdict verdict = {0};
     check_case c = {&verdict, &options, NULL};
-    lateness late = {"progress", "gate+up", 0, 0, 0, 0.12, CHECK_SAVED, 64, 0};
+    lateness late = {"progress", "gate+up", 0, 0, 0, 0.12, CHECK_SAVED, 64, 0, 0};
     check_way way = way_of(&late);
     check_batch batch;
     (void)state;
