@@ -2,6 +2,7 @@
 #include "cli/plan_machine.h"
 
 #include "cli/bench_product.h"
+#include "cli/data_file.h"
 #include "cli/machine.h"
 #include "cli/message.h"
 
@@ -11,23 +12,15 @@
 
 /* ---- Descriptions ---- */
 
-/* data/machines of the source tree around a build folder, or of an installation; where a file is readable. */
+/* A path, or the name of a description that comes along. */
 static int find_file(const char *name, char *path, size_t room) {
-    static const char *const places[] = {"../data", "../../data", "../share/ferry/data"};
-    char self[3072];
+    char file[256];
     if (strchr(name, '/') || strchr(name, '.')) {
         snprintf(path, room, "%s", name);
         return access(path, R_OK) == 0;
     }
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length <= 0) return 0;
-    self[length] = 0;
-    *strrchr(self, '/') = 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(path, room, "%s/%s/machines/%s.json", self, places[i], name);
-        if (access(path, R_OK) == 0) return 1;
-    }
-    return 0;
+    snprintf(file, sizeof file, "machines/%s.json", name);
+    return cli_data_file(file, path, room);
 }
 
 /* The measured rate, else the peak. 0 where the file gives neither. */

@@ -3,6 +3,7 @@
 #include "cli/train.h"
 
 #include "cli/commands.h"
+#include "cli/data_file.h"
 #include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/options.h"
@@ -65,6 +66,12 @@ static const cli_option options[] = {
      .help = "ranks are processes that share memory in /dev/shm"},
     {.name = "save", .kind = CLI_STRING, AT(save), .argument = "FILE", .help = "write a checkpoint at the end"},
     {.name = "resume", .kind = CLI_STRING, AT(resume), .argument = "FILE", .help = "go on from a checkpoint"},
+    {.name = "record-routing",
+     .kind = CLI_STRING,
+     AT(record_routing),
+     .argument = "FILE",
+     .help = "write the expert ids and weights that the last block's router chose for the last step's batch, as "
+             "`ferry bench --routing` and `ferry plan --routing` read them"},
     {.name = "sample",
      .kind = CLI_INT,
      AT(sample),
@@ -100,28 +107,11 @@ static const cli_command command = {
                 "ferry train --steps 300 --save half.safetensors\n"
                 "ferry train --resume half.safetensors --ranks 8 --processes --sample 500\n"};
 
-/* The default text: beside the source tree of a build folder, or in the share folder of an installation. */
-static int find_default_text(char *path, size_t room) {
-    static const char *const places[] = {"../data", "../../data", "../share/ferry/data"};
-    char self[3072];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length <= 0) return cli_fail("cannot tell where this program is: %s; name a text with --data", strerror(errno));
-    self[length] = 0;
-    *strrchr(self, '/') = 0;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(path, room, "%s/%s/%s", self, places[i], DEFAULT_TEXT);
-        if (access(path, R_OK) == 0) return 0;
-    }
-    return cli_fail("the default text " DEFAULT_TEXT " is not there; looked in ../data, ../../data and "
-                    "../share/ferry/data from %s; name a text with --data",
-                    self);
-}
-
-/* A checkpoint that cannot be written should be known before the work, not after it. */
-static int check_save(const char *path) {
+/* A file that cannot be written should be known before the work, not after it. */
+static int check_place(const char *path) {
     char folder[4096];
     if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder)
-        return cli_fail("the name of the checkpoint is too long");
+        return cli_fail("a file's name has more than %d bytes", (int)sizeof folder - 1);
     char *slash = strrchr(folder, '/');
     if (slash == folder) slash++;
     if (slash) *slash = 0;
@@ -136,8 +126,12 @@ static int prepare(train_job *job, const char **text_path, char *found, size_t r
     if (o->resume && job->first_step > o->steps)
         return cli_fail("the checkpoint %s has done %lld steps, more than --steps %lld", o->resume,
                         (long long)job->first_step, (long long)o->steps);
-    if (o->save && (code = check_save(o->save))) return code;
-    if (!o->data && (code = find_default_text(found, room))) return code;
+    if (o->record_routing && job->first_step == o->steps)
+        return cli_usage("--record-routing: there is no step to record; --steps is what %s has done", o->resume);
+    if (o->save && (code = check_place(o->save))) return code;
+    if (o->record_routing && (code = check_place(o->record_routing))) return code;
+    if (!o->data && !cli_data_file(DEFAULT_TEXT, found, room))
+        return cli_fail("the default text data/" DEFAULT_TEXT " is not there; name a text with --data");
     *text_path = o->data ? o->data : found;
     if (lm_text_load(&job->text, *text_path, job->config.sequences, job->config.length))
         return cli_fail("%s", lm_error());
@@ -162,7 +156,10 @@ int ferry_cmd_train(int argc, char **argv) {
     if (!code) {
         cli_launch_options launch = {
             .nranks = (int)o->ranks, .processes = (int)o->processes, .timeout_s = o->timeout_s};
-        code = cli_launch(&launch, train_rank, &job);
+        code = train_routing_begin(&job);
+        if (!code) code = cli_launch(&launch, train_rank, &job);
+        if (!code) code = train_routing_write(&job);
+        train_routing_end(&job);
     }
     lm_text_free(&job.text);
     if (job.checkpoint) safetensors_close(job.checkpoint);

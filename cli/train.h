@@ -3,11 +3,12 @@
 #ifndef FERRY_CLI_TRAIN_H
 #define FERRY_CLI_TRAIN_H
 
+#include "cli/routing.h"
 #include "cli/safetensors.h"
 #include "lm/trainer.h"
 
 typedef struct train_options {
-    const char *data, *save, *resume;
+    const char *data, *save, *resume, *record_routing;
     int64_t steps, decay, seed; /* decay, seed: -1 when not given */
     int64_t ranks, processes;
     int64_t sample;
@@ -21,6 +22,7 @@ typedef struct train_job {
     lm_text text;
     safetensors_file *checkpoint; /* to resume from, checked; NULL: a new training */
     int64_t first_step;           /* steps that the checkpoint has done */
+    routing recorded;             /* of the last step, in memory that ranks share */
 } train_job;
 
 /* A cli_rank_main; `user` is the train_job. */
@@ -35,6 +37,16 @@ int train_checkpoint_open(train_job *job);
 void train_checkpoint_restore(const train_job *job, lm_trainer *trainer);
 /* Collective. Rank 0 writes the file. The bytes depend on configuration, text and step alone. */
 int train_checkpoint_save(lm_trainer *trainer, const char *path);
+
+/* ---- --record-routing (train_routing.c); nothing happens without it ---- */
+
+/* Makes room. 0, or the exit code after a message; train_routing_end frees it in both cases. */
+int train_routing_begin(train_job *job);
+/* On every rank, right after the last step: what the last block's router chose for the step's batch. */
+void train_routing_take(const train_job *job, const lm_trainer *trainer);
+/* After all ranks have ended. 0, or the exit code after a message. */
+int train_routing_write(const train_job *job);
+void train_routing_end(train_job *job);
 
 /* ---- What is printed, by rank 0 (train_report.c) ---- */
 

@@ -39,6 +39,7 @@ static int run_steps(const train_job *job, lm_trainer *trainer) {
     double begin = now_s();
     while (trainer->step < last) {
         if (lm_trainer_step(trainer)) return -1;
+        if (trainer->step == last) train_routing_take(job, trainer);
         if (trainer->model->rank == 0) train_show_bar(job, trainer->step, trainer->loss);
         if (trainer->step % every != 0 && trainer->step != last) continue;
         if (report(job, trainer, trainer->step - reported, now_s() - begin)) return -1;

@@ -8,6 +8,8 @@
 #include <cmocka.h>
 
 #include "cli/commands.h"
+#include "cli/routing.h"
+#include "lm/layout.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -180,6 +182,44 @@ static void test_bad_checkpoints(void **state) {
     remove("bad");
 }
 
+/* ---- Recorded routing ---- */
+
+static void test_record_routing(void **state) {
+    (void)state;
+    const lm_config config = lm_config_default();
+    routing r;
+    assert_int_equal(train_small("--steps 2 --ranks 1 --record-routing one"), 0);
+    assert_int_equal(train_small("--steps 2 --ranks 4 --record-routing four"), 0);
+    assert_same_files("one", "four");
+    assert_int_equal(train_small("--steps 2 --ranks 8 --processes --record-routing four"), 0);
+    assert_same_files("one", "four");
+    assert_int_equal(train_small("--steps 1 --record-routing four"), 0); /* another step's */
+
+    assert_int_equal(routing_read(&r, "one", config.experts), 0);
+    assert_int_equal(r.tokens, config.sequences * config.length);
+    assert_int_equal(r.slots, config.slots);
+    int64_t first_choices[64] = {0}, chosen = 0;
+    for (int64_t t = 0; t < r.tokens; t++) {
+        const int32_t *ids = r.ids + t * r.slots;
+        const float *weights = r.weights + t * r.slots;
+        double sum = 0;
+        for (int64_t k = 0; k < r.slots; k++) sum += (double)weights[k];
+        assert_true(ids[0] >= 0 && ids[0] != ids[1] && weights[0] >= weights[1] && weights[1] > 0);
+        assert_true(sum > 0.9999 && sum < 1.0001);
+        chosen += first_choices[ids[0]]++ == 0;
+    }
+    assert_true(chosen > 1);
+    routing other;
+    assert_int_equal(routing_read(&other, "four", config.experts), 0);
+    assert_memory_not_equal(r.weights, other.weights, (size_t)(r.tokens * r.slots) * sizeof *r.weights);
+    routing_free(&r);
+    routing_free(&other);
+
+    assert_int_equal(train_small("--steps 1 --record-routing no/such"), 1);
+    assert_int_equal(train_small("--steps 2 --resume whole --record-routing one"), 2);
+    assert_non_null(strstr(said_err, "there is no step to record"));
+}
+
 /* ---- Command lines and files ---- */
 
 static void test_errors(void **state) {
@@ -247,8 +287,9 @@ static void test_lines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume), cmocka_unit_test(test_bad_checkpoints), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_json),   cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_checkpoints),
+        cmocka_unit_test(test_record_routing), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_json),           cmocka_unit_test(test_lines),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
