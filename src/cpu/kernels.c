@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of one instruction set: this file is built once for each, and every build gives the same bits. */
 
-/* Nobody reads floating-point exception flags; where they matter, gcc makes no vector code of comparisons. */
-#ifndef __clang__
-#pragma GCC optimize("no-trapping-math")
-#endif
-
 #include "cpu/kernels_tables.h"
 #include "rules/bf16.h"
 
