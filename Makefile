@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all train check check-long check-gpu asan tsan ubsan bench format lint install clean
+.PHONY: all train check check-long check-gpu asan tsan ubsan fuzz mutants bench format lint install clean
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -27,9 +27,10 @@ train: all
 check: all
 	@tools/check.sh $(BUILD) $(CHECK_OPTIONS)
 
-# The same with the longer tier of `ferry check`: hours.
+# The same with the longer tier of `ferry check`, then the fuzzers: hours.
 check-long: all
 	@tools/check.sh $(BUILD) --long $(CHECK_OPTIONS)
+	@$(MAKE) fuzz
 
 check-gpu: all
 	@tools/check_gpu.sh $(BUILD) $(CHECK_OPTIONS)
@@ -40,6 +41,18 @@ asan tsan ubsan:
 SANITIZER_asan = address
 SANITIZER_tsan = thread
 SANITIZER_ubsan = undefined
+
+# Every fuzzer for FUZZ_SECONDS (default 600), built by clang in a folder of its own.
+fuzz:
+	@command -v clang >/dev/null || { echo "fuzz: clang is missing: apt-get install clang" >&2; exit 1; }
+	@cmake -S . -B $(BUILD)-fuzz -DCMAKE_C_COMPILER=clang -DFERRY_CUDA=OFF -DFERRY_FUZZ=ON \
+	  -DFERRY_SANITIZE=address,undefined
+	@cmake --build $(BUILD)-fuzz -j $(JOBS) --target fuzz
+	@tests/fuzz/run.sh $(BUILD)-fuzz
+
+# Plants every defect of tests/mutants in a copy of the tree: the tests must catch all of them.
+mutants:
+	@JOBS=$(JOBS) tools/mutants.py $(BUILD)-mutants
 
 bench: all
 	@cmake --build $(BUILD) -j $(JOBS) --target bench
@@ -54,4 +67,4 @@ install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-ubsan
+	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-ubsan $(BUILD)-fuzz $(BUILD)-mutants
