@@ -9,9 +9,6 @@
 #include "rules/place.h"
 
 static const cli_word backends[] = {{"cpu", FERRY_CPU}, {NULL, 0}};
-static const cli_word isas[] = {
-    {"portable", FERRY_ISA_PORTABLE}, {"avx2", FERRY_ISA_AVX2}, {"avx512", FERRY_ISA_AVX512}, {NULL, 0}};
-static const cli_word grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
 
 #define AT(field) .at = offsetof(bench_options, field)
 static const cli_option options[] = {
@@ -31,17 +28,7 @@ static const cli_option options[] = {
      .max = KNOB_MAX_RANKS,
      .argument = "R",
      .help = "ranks (default 1)"},
-    {.name = "threads",
-     .kind = CLI_FLAG,
-     AT(processes),
-     .clears = 1,
-     .group = "mode",
-     .help = "ranks are threads of this process (default)"},
-    {.name = "processes",
-     .kind = CLI_FLAG,
-     AT(processes),
-     .group = "mode",
-     .help = "ranks are processes that share memory in /dev/shm"},
+    MODE_OPTIONS(bench_options),
     {.name = "repeat",
      .kind = CLI_INT,
      AT(repeat),
@@ -49,38 +36,11 @@ static const cli_option options[] = {
      .max = BENCH_MAX_REPEAT,
      .argument = "N",
      .help = "repetitions of forward and backward, with the product kernel before and after each, after one repetition "
-             "that "
-             "does not count (default 7)"},
-    {.name = "routing",
-     .kind = CLI_STRING,
-     AT(routing),
-     .argument = "FILE",
-     .help = "ids and weights of a safetensors file instead of drawn ones; they give tokens and slots"},
-    {.name = "skew",
-     .kind = CLI_DOUBLE,
-     AT(skew),
-     .min = 0,
-     .max = 100,
-     .argument = "S",
-     .help = "unevenness of drawn ids: how far the experts' own logits lie apart (default 0)"},
-    {.name = "seed",
-     .kind = CLI_INT,
-     AT(seed),
-     .min = 0,
-     .max = INT64_MAX,
-     .argument = "S",
-     .help = "decides the drawn ids (default 1)"},
+             "that does not count (default 7)"},
+    ROUTING_OPTIONS(bench_options),
     LAYER_KNOB_OPTIONS(bench_options, knobs),
-    {.name = "isa",
-     .kind = CLI_CHOICE,
-     AT(isa),
-     .words = isas,
-     .help = "instruction set of the products (default: the widest here)"},
-    {.name = "grad-dtype",
-     .kind = CLI_CHOICE,
-     AT(grad_bf16),
-     .words = grad_dtypes,
-     .help = "dtype of the weight gradients, which are overwritten (default bf16)"},
+    ISA_OPTION(bench_options),
+    GRAD_DTYPE_OPTION(bench_options, "dtype of the weight gradients, which are overwritten (default bf16)"),
     {.name = "backend", .kind = CLI_CHOICE, AT(backend), .words = backends, .help = "where it runs (default cpu)"},
     {.name = "json", .kind = CLI_FLAG, AT(json), .help = "print one JSON object"},
     {0}};

@@ -3,7 +3,7 @@
 #ifndef FERRY_CLI_BENCH_H
 #define FERRY_CLI_BENCH_H
 
-#include "cli/plan_knobs.h"
+#include "cli/knobs.h"
 #include "cli/routing.h"
 #include "cli/shapes.h"
 

@@ -3,7 +3,7 @@
 #include "cli/bench.h"
 #include "cli/machine.h"
 #include "cli/message.h"
-#include "cli/plan_counters.h"
+#include "cli/counters.h"
 
 #include <inttypes.h>
 #include <stdio.h>

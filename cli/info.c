@@ -26,7 +26,7 @@ static const cli_command command = {
 /* Below this, ranks as processes run short of shared memory soon. */
 static const int64_t small_shm_bytes = 64 << 20;
 
-static const char *const features[] = {"avx2",     "fma",      "f16c",        "avx512f", "avx512bw",
+static const char *const features[] = {"avx2",     "fma",      "avx512f",     "avx512bw",
                                        "avx512dq", "avx512vl", "avx512_bf16", "amx_bf16"};
 
 static json_t *build_json(void) {

@@ -12,8 +12,6 @@
 
 #include <stdlib.h>
 
-static const cli_word grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
-
 #define AT(field) .at = offsetof(plan_options, field)
 static const cli_option options[] = {
     {.name = "shape", .kind = CLI_STRING, AT(shape), .group = "what", .argument = SHAPE_ARGUMENT, .help = SHAPE_HELP},
@@ -23,11 +21,6 @@ static const cli_option options[] = {
      .group = "what",
      .argument = "IN.safetensors",
      .help = "the extents and ids of an input of ferry run; a backward is planned when it has dout"},
-    {.name = "routing",
-     .kind = CLI_STRING,
-     AT(routing),
-     .argument = "FILE",
-     .help = "ids and weights of a safetensors file instead of drawn ones; they give tokens and slots"},
     {.name = "ranks",
      .kind = CLI_INT,
      AT(ranks),
@@ -35,20 +28,7 @@ static const cli_option options[] = {
      .max = KNOB_MAX_RANKS,
      .argument = "R",
      .help = "ranks (default: the length of tokens_per_rank, else 1)"},
-    {.name = "skew",
-     .kind = CLI_DOUBLE,
-     AT(skew),
-     .min = 0,
-     .max = 100,
-     .argument = "S",
-     .help = "unevenness of drawn ids: how far the experts' own logits lie apart (default 0)"},
-    {.name = "seed",
-     .kind = CLI_INT,
-     AT(seed),
-     .min = 0,
-     .max = INT64_MAX,
-     .argument = "S",
-     .help = "decides the drawn ids (default 1)"},
+    ROUTING_OPTIONS(plan_options),
     {.name = "scale",
      .kind = CLI_DOUBLE,
      AT(scale),
@@ -57,11 +37,7 @@ static const cli_option options[] = {
      .argument = "F",
      .help = "divides H, I and T of the shape (default 1)"},
     LAYER_KNOB_OPTIONS(plan_options, knobs),
-    {.name = "grad-dtype",
-     .kind = CLI_CHOICE,
-     AT(grad_bf16),
-     .words = grad_dtypes,
-     .help = "dtype of the weight gradients, for the bytes that memory moves (default bf16)"},
+    GRAD_DTYPE_OPTION(plan_options, "dtype of the weight gradients, for the bytes that memory moves (default bf16)"),
     {.name = "machine",
      .kind = CLI_STRING,
      AT(machine),

@@ -4,7 +4,7 @@
 #define FERRY_CLI_PLAN_H
 
 #include "cli/plan_floor.h"
-#include "cli/plan_knobs.h"
+#include "cli/knobs.h"
 
 typedef struct plan_options {
     const char *shape, *input, *routing, *machine;

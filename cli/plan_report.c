@@ -2,7 +2,7 @@
 /* What `ferry plan` says: a summary for people, or one JSON object. */
 #include "cli/message.h"
 #include "cli/plan.h"
-#include "cli/plan_counters.h"
+#include "cli/counters.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -11,9 +11,6 @@
 #include <inttypes.h>
 
 static const cli_word backends[] = {{"cpu", FERRY_CPU}, {NULL, 0}};
-static const cli_word isas[] = {
-    {"portable", FERRY_ISA_PORTABLE}, {"avx2", FERRY_ISA_AVX2}, {"avx512", FERRY_ISA_AVX512}, {NULL, 0}};
-static const cli_word grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
 
 #define AT(field) .at = offsetof(run_options, field)
 static const cli_option options[] = {
@@ -24,28 +21,10 @@ static const cli_option options[] = {
      .max = KNOB_MAX_RANKS,
      .argument = "R",
      .help = "ranks (default: the length of tokens_per_rank, else 1)"},
-    {.name = "threads",
-     .kind = CLI_FLAG,
-     AT(processes),
-     .clears = 1,
-     .group = "mode",
-     .help = "ranks are threads of this process (default)"},
-    {.name = "processes",
-     .kind = CLI_FLAG,
-     AT(processes),
-     .group = "mode",
-     .help = "ranks are processes that share memory in /dev/shm"},
+    MODE_OPTIONS(run_options),
     LAYER_KNOB_OPTIONS(run_options, knobs),
-    {.name = "isa",
-     .kind = CLI_CHOICE,
-     AT(isa),
-     .words = isas,
-     .help = "instruction set of the products (default: the widest here); all give the same bits"},
-    {.name = "grad-dtype",
-     .kind = CLI_CHOICE,
-     AT(grad_bf16),
-     .words = grad_dtypes,
-     .help = "dtype of the weight gradients (default f32)"},
+    ISA_OPTION(run_options),
+    GRAD_DTYPE_OPTION(run_options, "dtype of the weight gradients (default f32)"),
     {.name = "swiglu-limit",
      .kind = CLI_DOUBLE,
      AT(swiglu_limit),

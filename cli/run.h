@@ -3,7 +3,7 @@
 #ifndef FERRY_CLI_RUN_H
 #define FERRY_CLI_RUN_H
 
-#include "cli/plan_knobs.h"
+#include "cli/knobs.h"
 #include "cli/safetensors.h"
 
 typedef struct run_options {

@@ -2,7 +2,7 @@
 /* What `ferry run` says about a run: a summary for people, or one JSON object. */
 #include "cli/machine.h"
 #include "cli/message.h"
-#include "cli/plan_counters.h"
+#include "cli/counters.h"
 #include "cli/run.h"
 
 #include <inttypes.h>

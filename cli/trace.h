@@ -6,7 +6,7 @@
 #ifndef FERRY_CLI_TRACE_H
 #define FERRY_CLI_TRACE_H
 
-#include "cli/plan_knobs.h"
+#include "cli/knobs.h"
 #include "cli/run.h"
 
 /* ---- Recording ---- */

@@ -4,9 +4,9 @@
 
 #include "cli/commands.h"
 #include "cli/data_file.h"
+#include "cli/knobs.h"
 #include "cli/launch.h"
 #include "cli/message.h"
-#include "cli/options.h"
 #include "lm/error.h"
 
 #include <errno.h>
@@ -53,17 +53,7 @@ static const cli_option options[] = {
      .argument = "R",
      .help = "1, 2, 4 or 8 ranks share tokens and experts; losses and checkpoints have the same bytes with any "
              "(default 2)"},
-    {.name = "threads",
-     .kind = CLI_FLAG,
-     AT(processes),
-     .clears = 1,
-     .group = "mode",
-     .help = "ranks are threads of this process (default)"},
-    {.name = "processes",
-     .kind = CLI_FLAG,
-     AT(processes),
-     .group = "mode",
-     .help = "ranks are processes that share memory in /dev/shm"},
+    MODE_OPTIONS(train_options),
     {.name = "save", .kind = CLI_STRING, AT(save), .argument = "FILE", .help = "write a checkpoint at the end"},
     {.name = "resume", .kind = CLI_STRING, AT(resume), .argument = "FILE", .help = "go on from a checkpoint"},
     {.name = "record-routing",

@@ -16,7 +16,7 @@
 #include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/plan_floor.h"
-#include "cli/plan_knobs.h"
+#include "cli/knobs.h"
 #include "cli/routing.h"
 #include "cli/shapes.h"
 #include "rules/place.h"
@@ -367,7 +367,8 @@ static int64_t compare_stats(int index, int rank, const ferry_stats *counted, co
 #define SAME(field) bad += differ(#field, index, rank, counted->field, planned->field);
     SAME(rows)
     SAME(macrobatches)
-    SAME(steps) SAME(ring_high_water) SAME(pulls) SAME(recomputed_rows) SAME(bytes_schedule) SAME(bytes_pull)
+    SAME(steps)
+    SAME(ring_high_water) SAME(pulls) SAME(recomputed_rows) SAME(bytes_schedule) SAME(bytes_pull)
         SAME(bytes_pull_remote) SAME(bytes_push) SAME(bytes_push_remote) SAME(bytes_sum) SAME(flop)
 #undef SAME
             return bad;

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/plan_knobs.h"
+#include "cli/knobs.h"
 
 #include "cli/machine.h"
 #include "rules/ring.h"
 
 const cli_word knob_contexts[] = {{"saved", KNOB_CONTEXT_SAVED}, {"recompute", 0}, {NULL, 0}};
+const cli_word knob_isas[] = {
+    {"portable", FERRY_ISA_PORTABLE}, {"avx2", FERRY_ISA_AVX2}, {"avx512", FERRY_ISA_AVX512}, {NULL, 0}};
+const cli_word knob_grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
 
 void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_config *config) {
     config->minibatch_rows = knobs->minibatch;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counters and planned bytes as JSON, and their sums over ranks. */
-#ifndef FERRY_CLI_PLAN_COUNTERS_H
-#define FERRY_CLI_PLAN_COUNTERS_H
+#ifndef FERRY_CLI_COUNTERS_H
+#define FERRY_CLI_COUNTERS_H
 
 #include "ferry/ferry.h"
 

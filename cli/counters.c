@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/plan_counters.h"
+#include "cli/counters.h"
 
 /* Where a counter goes in the object, its name there, and its field. */
 #define COUNTER_MAP(X)                                                                                                 \
