@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The same inputs give the same bits: two problems, each run in a plain way and in every other, and compared. */
-#include "cli/check/session.h"
+#include "cli/check/bits.h"
 
 #include <string.h>
 
@@ -33,8 +33,18 @@ typedef struct variation {
     int64_t least_macrobatches; /* that some rank must count in the first problem; 0: any */
 } variation;
 
-#define SPLIT(...)                                                                                                     \
-    .split = (const int64_t[]) { __VA_ARGS__ }
+/* Units of work begin up to 2 ms late, each by its own amount: whatever is not awaited comes too late. */
+static int jitter(void *user, const ferry_event *event) {
+    static _Atomic int64_t events;
+    (void)user;
+    if (event->begin && !event->wait) check_sleep(1e-6 * (double)check_below(7, CHECK_CHOICES, ++events, 2000));
+    return 0;
+}
+
+static void use_jitter(void *user, int rank, ferry_comm_config *config) {
+    (void)rank;
+    config->observer = (ferry_observer){jitter, user};
+}
 
 static const variation variations[] = {
     {"a second run", {.ring_part = 1}, 0},
@@ -85,6 +95,39 @@ static const variation variations[] = {
     {"BF16 gradients, 4 ranks, ring of 64 rows", {.ranks = 4, .grad_dtype = FERRY_BF16, .ring = 64}, 0},
     {"BF16 gradients, beta 1, recomputed",
      {.ranks = 2, .grad_dtype = FERRY_BF16, .beta = 1, .save = CHECK_RECOMPUTE, .ring_part = 2},
+     0},
+    {"late units, 3 + 3 workers",
+     {.comm_workers = 3, .compute_workers = 3, .ring = 256, .minibatch = 64, .tune = use_jitter},
+     0},
+    {"late units, 3 + 3 workers, recomputed, 2 ranks",
+     {.ranks = 2,
+      .comm_workers = 3,
+      .compute_workers = 3,
+      .ring = 256,
+      .minibatch = 64,
+      .save = CHECK_RECOMPUTE,
+      .tune = use_jitter},
+     0},
+    {"late units, 2 + 4 workers, half saved, weight part first, 3 processes",
+     {.ranks = 3,
+      .processes = 1,
+      .comm_workers = 2,
+      .compute_workers = 4,
+      .ring = 128,
+      .minibatch = 64,
+      .save = CHECK_HALF,
+      .parts_first = FERRY_BACKWARD_WEIGHT,
+      .tune = use_jitter},
+     0},
+    {"late units, 2 + 2 workers, data part first, symmetric",
+     {.ranks = 2,
+      .comm_workers = 2,
+      .compute_workers = 2,
+      .ring = 64,
+      .symmetric = 1,
+      .save = CHECK_RECOMPUTE,
+      .parts_first = FERRY_BACKWARD_DATA,
+      .tune = use_jitter},
      0},
     {"everything at once",
      {.ranks = 5,
@@ -185,6 +228,7 @@ static void prefix(const check_case *c) {
 
 void check_suite_bits(check_list *list, const check_options *options) {
     (void)options;
+    check_add(list, "bits", 60, check_documented_order, NULL, "sums are made in the documented order");
     for (int p = 0; p < PROBLEMS; p++) {
         const char *kind = p ? "wide matrices" : "many rows";
         check_add(list, "bits", 60, plain_is_right, &problems[p], "%s: the plain run is right", kind);
