@@ -7,6 +7,7 @@
 const cli_word knob_contexts[] = {{"saved", KNOB_CONTEXT_SAVED}, {"recompute", 0}, {NULL, 0}};
 const cli_word knob_isas[] = {
     {"portable", FERRY_ISA_PORTABLE}, {"avx2", FERRY_ISA_AVX2}, {"avx512", FERRY_ISA_AVX512}, {NULL, 0}};
+const cli_word knob_backends[] = {{"cpu", FERRY_CPU}, {"cuda", FERRY_CUDA}, {NULL, 0}};
 const cli_word knob_grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
 
 void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_config *config) {
@@ -26,4 +27,10 @@ int knobs_comm_workers(const layer_knobs *knobs) { return knobs->comm_workers ? 
 int knobs_compute_workers(const layer_knobs *knobs, int ranks) {
     int share = machine_processors() / ranks;
     return knobs->compute_workers ? (int)knobs->compute_workers : share > 1 ? share : 1;
+}
+
+void knobs_choose_workers(const layer_knobs *knobs, int64_t backend, int ranks, int *comm_workers,
+                          int *compute_workers) {
+    *comm_workers = backend == FERRY_CUDA ? (int)knobs->comm_workers : knobs_comm_workers(knobs);
+    *compute_workers = backend == FERRY_CUDA ? (int)knobs->compute_workers : knobs_compute_workers(knobs, ranks);
 }

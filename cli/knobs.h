@@ -14,7 +14,7 @@ typedef struct layer_knobs {
 
 enum { KNOB_CONTEXT_RULE = -1, KNOB_CONTEXT_SAVED = -2, KNOB_MAX_RANKS = 256 };
 
-extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[];
+extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_backends[];
 
 #define KNOB_INT(type, member, label, field, least, most, letter, text)                                                \
     {                                                                                                                  \
@@ -31,9 +31,11 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[];
                  "rows of the ring buffer, which hold one macrobatch, rounded up to a multiple of 64 (default: by "    \
                  "rule)"),                                                                                             \
         KNOB_INT(type, member, "comm-workers", comm_workers, 1, 64, "N",                                               \
-                 "threads per rank that pull, push and sum rows (default 1)"),                                         \
+                 "threads per rank that pull, push and sum rows (default 1); on a GPU warps of each multiprocessor that "    \
+             "pull, at most 3 (default: by rule)"),                                         \
         KNOB_INT(type, member, "compute-workers", compute_workers, 1, 1024, "N",                                       \
-                 "threads per rank that multiply (default: processors / ranks, at least 1)"),                          \
+                 "threads per rank that multiply (default: processors / ranks, at least 1); on a GPU multiprocessors "      \
+             "(default: all, shared out among the ranks there)"),                          \
     {                                                                                                                  \
         .name = "context", .kind = CLI_INT, .at = offsetof(type, member.context), .words = knob_contexts, .min = 1,    \
         .max = INT64_MAX, .argument = "ROWS",                                                                          \
@@ -59,6 +61,12 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[];
     {                                                                                                                  \
         .name = "isa", .kind = CLI_CHOICE, .at = offsetof(type, isa), .words = knob_isas,                              \
         .help = "instruction set of the products (default: the widest here); all give the same bits"                   \
+    }
+
+#define BACKEND_OPTION(type)                                                                                           \
+    {                                                                                                                  \
+        .name = "backend", .kind = CLI_CHOICE, .at = offsetof(type, backend), .words = knob_backends,                  \
+        .help = "where it runs (default cpu); on GPUs rank r has number r modulo their count"                          \
     }
 
 #define GRAD_DTYPE_OPTION(type, text)                                                                                  \
@@ -89,5 +97,8 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[];
 void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_config *config);
 int knobs_comm_workers(const layer_knobs *knobs);
 int knobs_compute_workers(const layer_knobs *knobs, int ranks);
+/* Both, for either backend; on a GPU 0 stands for the library's own choice. */
+void knobs_choose_workers(const layer_knobs *knobs, int64_t backend, int ranks, int *comm_workers,
+                          int *compute_workers);
 
 #endif

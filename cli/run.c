@@ -3,14 +3,13 @@
 #include "cli/run.h"
 
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "cli/launch.h"
 #include "cli/machine.h"
 #include "cli/message.h"
 #include "rules/bf16.h"
 
 #include <inttypes.h>
-
-static const cli_word backends[] = {{"cpu", FERRY_CPU}, {NULL, 0}};
 
 #define AT(field) .at = offsetof(run_options, field)
 static const cli_option options[] = {
@@ -32,7 +31,7 @@ static const cli_option options[] = {
      .max = INT32_MAX,
      .argument = "L",
      .help = "clamp: gate values to at most L, up values to -L..L (default 0: none)"},
-    {.name = "backend", .kind = CLI_CHOICE, AT(backend), .words = backends, .help = "where it runs (default cpu)"},
+    BACKEND_OPTION(run_options),
     {.name = "timeout",
      .kind = CLI_DOUBLE,
      AT(timeout_s),
@@ -68,6 +67,7 @@ static const cli_command command = {
     .positionals = positionals,
     .options = options,
     .examples = "ferry run layer.safetensors result.safetensors\n"
+                "ferry run --backend cuda --ranks 2 layer.safetensors result.safetensors\n"
                 "ferry run --ranks 4 --processes --ring 256 --json layer.safetensors result.safetensors\n"
                 "ferry run --context recompute --grad-dtype bf16 layer.safetensors result.safetensors"};
 
@@ -138,13 +138,15 @@ static void configure(run_job *job) {
     config->max_tokens = p->max_tokens;
     config->swiglu_limit = (float)o->swiglu_limit;
     knobs_configure(&o->knobs, p->tokens, config);
-    job->comm_workers = knobs_comm_workers(&o->knobs);
-    job->compute_workers = knobs_compute_workers(&o->knobs, p->nranks);
+    knobs_choose_workers(&o->knobs, o->backend, p->nranks, &job->comm_workers, &job->compute_workers);
 }
 
-/* What no rank could do is said once here, before any rank starts. */
+/* What no rank could do is said once here, before any rank starts. A GPU's plan needs the GPU. */
 static int check_plan(const run_job *job) {
     ferry_plan plan = {.size = sizeof plan};
+    cli_devices devices;
+    if (!cli_devices_find((ferry_backend)job->options->backend, &devices)) return cli_fail("%s", devices.why);
+    if (job->options->backend == FERRY_CUDA) return CLI_OK;
     if (!machine_isa_name((ferry_isa)job->options->isa)) return cli_fail("%s", ferry_last_error());
     ferry_status status =
         ferry_layer_plan(&job->config, 0, job->problem->nranks, job->comm_workers, job->compute_workers, &plan);

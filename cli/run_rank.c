@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of `ferry run`: its slice of the tokens, its experts, a forward and, with dout, a backward. */
+#include "cli/device.h"
 #include "cli/message.h"
 #include "cli/run.h"
 
@@ -13,10 +14,12 @@ typedef struct rank_state {
     int rank;
     int32_t tokens;
     int64_t first; /* token */
+    cli_device device;
     ferry_comm *comm;
     ferry_layer *layer;
     ferry_context *context;
-    ferry_weights params;
+    ferry_forward_args forward;
+    ferry_backward_args backward;
 } rank_state;
 
 static double now_s(void) {
@@ -32,19 +35,54 @@ static void *row_of(const void *array, int64_t index, int64_t columns, ferry_dty
     return array ? (char *)array + (size_t)index * (size_t)columns * dtype_bytes(dtype) : NULL;
 }
 
-/* The part of a tensor over all experts [E, rows, columns] that this rank's contiguous block of experts has. */
-static ferry_matrices expert_block(const rank_state *s, const void *all, int64_t rows, int64_t columns,
-                                   ferry_dtype dtype) {
-    int64_t first = ferry_layer_local_experts(s->layer, s->rank) > 0 ? ferry_layer_expert_id(s->layer, s->rank, 0) : 0;
-    return (ferry_matrices){.base = row_of(all, first, rows * columns, dtype),
-                            .expert_stride = rows * columns,
-                            .row_stride = columns,
-                            .dtype = dtype};
+/* An input's or a result's memory where the layer wants it. */
+static void *input(rank_state *s, const void *host, int64_t count, ferry_dtype dtype) {
+    return cli_device_in(&s->device, host, (size_t)count * dtype_bytes(dtype));
 }
 
-static ferry_matrices one_matrix(const void *base, int64_t rows, int64_t columns, ferry_dtype dtype) {
-    return (ferry_matrices){
-        .base = (void *)base, .expert_stride = rows * columns, .row_stride = columns, .dtype = dtype};
+static void *output(rank_state *s, void *host, int64_t count, ferry_dtype dtype) {
+    return cli_device_out(&s->device, host, (size_t)count * dtype_bytes(dtype));
+}
+
+/* This rank's rows of a tensor over all tokens [N, columns]. */
+static void *input_rows(rank_state *s, const void *all, int64_t columns, ferry_dtype dtype) {
+    return input(s, row_of(all, s->first, columns, dtype), s->tokens * columns, dtype);
+}
+
+static void *output_rows(rank_state *s, void *all, int64_t columns, ferry_dtype dtype) {
+    return output(s, row_of(all, s->first, columns, dtype), s->tokens * columns, dtype);
+}
+
+static ferry_matrices matrices(void *base, int64_t rows, int64_t columns, ferry_dtype dtype) {
+    return (ferry_matrices){.base = base, .expert_stride = rows * columns, .row_stride = columns, .dtype = dtype};
+}
+
+static int64_t local_experts(const rank_state *s) { return ferry_layer_local_experts(s->layer, s->rank); }
+
+/* Where a tensor over all experts [E, rows, columns] has this rank's contiguous block of experts. */
+static void *block_of(const rank_state *s, const void *all, int64_t rows, int64_t columns, ferry_dtype dtype) {
+    return row_of(all, local_experts(s) > 0 ? ferry_layer_expert_id(s->layer, s->rank, 0) : 0, rows * columns, dtype);
+}
+
+static ferry_matrices expert_weights(rank_state *s, const void *all, int64_t rows, int64_t columns) {
+    void *mine = block_of(s, all, rows, columns, FERRY_BF16);
+    return matrices(input(s, mine, local_experts(s) * rows * columns, FERRY_BF16), rows, columns, FERRY_BF16);
+}
+
+static ferry_matrices expert_gradients(rank_state *s, void *all, int64_t rows, int64_t columns) {
+    ferry_dtype dtype = s->job->options->grad_bf16 ? FERRY_BF16 : FERRY_F32;
+    void *mine = block_of(s, all, rows, columns, dtype);
+    return matrices(output(s, mine, local_experts(s) * rows * columns, dtype), rows, columns, dtype);
+}
+
+static ferry_matrices shared_weights(rank_state *s, const void *all, int64_t rows, int64_t columns) {
+    return matrices(input(s, all, rows * columns, FERRY_BF16), rows, columns, FERRY_BF16);
+}
+
+/* This rank's part of the shared expert's gradients, which are sums over its own tokens. */
+static ferry_matrices shared_gradients(rank_state *s, float *all, int64_t rows, int64_t columns) {
+    float *mine = all + s->rank * rows * columns;
+    return matrices(output(s, mine, rows * columns, FERRY_F32), rows, columns, FERRY_F32);
 }
 
 static ferry_status create(rank_state *s, const ferry_bootstrap *bootstrap, const char **doing) {
@@ -54,6 +92,7 @@ static ferry_status create(rank_state *s, const ferry_bootstrap *bootstrap, cons
     ferry_comm_config_init(&config);
     config.backend = (ferry_backend)job->options->backend;
     config.bootstrap = *bootstrap;
+    config.device = s->device.index;
     config.comm_workers = job->comm_workers;
     config.compute_workers = job->compute_workers;
     config.isa = (ferry_isa)job->options->isa;
@@ -72,74 +111,100 @@ static ferry_status create(rank_state *s, const ferry_bootstrap *bootstrap, cons
     return ferry_context_create(s->layer, NULL, &s->context);
 }
 
-static void set_params(rank_state *s) {
+/* Everything is in its place before the first call: while a peer's call waits for this rank on a GPU that they share,
+ * nothing that could wait for that GPU may come in between. */
+static void set_forward(rank_state *s) {
     const run_problem *p = s->problem;
-    s->params.gate = expert_block(s, p->gate, p->intermediate, p->hidden, FERRY_BF16);
-    s->params.up = expert_block(s, p->up, p->intermediate, p->hidden, FERRY_BF16);
-    s->params.down = expert_block(s, p->down, p->hidden, p->intermediate, FERRY_BF16);
+    ferry_forward_args *f = &s->forward;
+    ferry_forward_args_init(f);
+    f->num_tokens = &s->tokens;
+    f->x = input_rows(s, p->x, p->hidden, FERRY_BF16);
+    f->ids = input_rows(s, p->ids, p->slots, p->ids_dtype);
+    f->ids_dtype = p->ids_dtype;
+    f->weights = input_rows(s, p->weights, p->slots, FERRY_F32);
+    f->out = output_rows(s, s->job->outputs.out, p->hidden, FERRY_BF16);
+    f->context = s->context;
+    f->stream = s->device.stream;
+    f->params.gate = expert_weights(s, p->gate, p->intermediate, p->hidden);
+    f->params.up = expert_weights(s, p->up, p->intermediate, p->hidden);
+    f->params.down = expert_weights(s, p->down, p->hidden, p->intermediate);
     if (p->shared == 0) return;
-    s->params.shared_gate = one_matrix(p->shared_gate, p->shared, p->hidden, FERRY_BF16);
-    s->params.shared_up = one_matrix(p->shared_up, p->shared, p->hidden, FERRY_BF16);
-    s->params.shared_down = one_matrix(p->shared_down, p->hidden, p->shared, FERRY_BF16);
+    f->params.shared_gate = shared_weights(s, p->shared_gate, p->shared, p->hidden);
+    f->params.shared_up = shared_weights(s, p->shared_up, p->shared, p->hidden);
+    f->params.shared_down = shared_weights(s, p->shared_down, p->hidden, p->shared);
 }
 
-/* Bad ids are no failure of the rank: the outputs are complete, and the report goes to the caller. */
-static ferry_status forward(rank_state *s) {
+static void set_backward(rank_state *s) {
     const run_problem *p = s->problem;
-    ferry_forward_args args;
-    ferry_forward_args_init(&args);
-    args.num_tokens = &s->tokens;
-    args.x = row_of(p->x, s->first, p->hidden, FERRY_BF16);
-    args.ids = row_of(p->ids, s->first, p->slots, p->ids_dtype);
-    args.ids_dtype = p->ids_dtype;
-    args.weights = row_of(p->weights, s->first, p->slots, FERRY_F32);
-    args.params = s->params;
-    args.out = row_of(s->job->outputs.out, s->first, p->hidden, FERRY_BF16);
-    args.context = s->context;
-    double start = now_s();
-    ferry_status status = ferry_forward(s->layer, &args);
-    s->result->forward_s = now_s() - start;
+    const run_outputs *o = &s->job->outputs;
+    ferry_backward_args *b = &s->backward;
+    ferry_backward_args_init(b);
+    b->context = s->context;
+    b->parts = FERRY_BACKWARD_ALL;
+    b->stream = s->device.stream;
+    b->params = s->forward.params;
+    b->dout = input_rows(s, p->dout, p->hidden, FERRY_BF16);
+    b->dx = output_rows(s, o->dx, p->hidden, FERRY_BF16);
+    b->dweights = output_rows(s, o->dweights, p->slots, FERRY_F32);
+    b->grads.gate.to = expert_gradients(s, o->dgate, p->intermediate, p->hidden);
+    b->grads.up.to = expert_gradients(s, o->dup, p->intermediate, p->hidden);
+    b->grads.down.to = expert_gradients(s, o->ddown, p->hidden, p->intermediate);
+    if (p->shared == 0) return;
+    b->grads.shared_gate.to = shared_gradients(s, o->dshared_gate, p->shared, p->hidden);
+    b->grads.shared_up.to = shared_gradients(s, o->dshared_up, p->shared, p->hidden);
+    b->grads.shared_down.to = shared_gradients(s, o->dshared_down, p->hidden, p->shared);
+}
+
+/* Until the call's work is done. Bad ids are no failure of the rank: the outputs are complete, and the report, which
+ * a GPU gives only at the end, goes to the caller. */
+static ferry_status finish(rank_state *s, ferry_status status) {
+    ferry_report report = {.size = sizeof report};
+    if (status && status != FERRY_E_BAD_ID) return status;
+    if (!cli_device_wait(&s->device)) return FERRY_E_CUDA;
+    status = ferry_layer_poll(s->layer, &report);
     if (status == FERRY_E_BAD_ID) {
-        s->result->report.size = sizeof s->result->report;
-        status = ferry_layer_poll(s->layer, &s->result->report);
-        if (status == FERRY_E_BAD_ID) status = FERRY_OK;
+        s->result->report = report;
+        status = FERRY_OK;
     }
+    return status ? status : ferry_comm_error(s->comm);
+}
+
+static ferry_status forward(rank_state *s) {
+    ferry_status status = ferry_barrier(s->comm);
+    double start = now_s();
+    if (!status) status = finish(s, ferry_forward(s->layer, &s->forward));
+    s->result->forward_s = now_s() - start;
     if (status) return status;
     s->result->forward.size = sizeof s->result->forward;
     return ferry_layer_stats(s->layer, &s->result->forward);
 }
 
-/* This rank's part of the shared expert's gradients, which are sums over its own tokens. */
-static ferry_matrices shared_part(const rank_state *s, float *all, int64_t rows, int64_t columns) {
-    return one_matrix(all + s->rank * rows * columns, rows, columns, FERRY_F32);
-}
-
 static ferry_status backward(rank_state *s) {
-    const run_problem *p = s->problem;
-    const run_outputs *o = &s->job->outputs;
-    ferry_dtype grad = s->job->options->grad_bf16 ? FERRY_BF16 : FERRY_F32;
-    ferry_backward_args args;
-    ferry_backward_args_init(&args);
-    args.context = s->context;
-    args.parts = FERRY_BACKWARD_ALL;
-    args.dout = row_of(p->dout, s->first, p->hidden, FERRY_BF16);
-    args.params = s->params;
-    args.dx = row_of(o->dx, s->first, p->hidden, FERRY_BF16);
-    args.dweights = row_of(o->dweights, s->first, p->slots, FERRY_F32);
-    args.grads.gate.to = expert_block(s, o->dgate, p->intermediate, p->hidden, grad);
-    args.grads.up.to = expert_block(s, o->dup, p->intermediate, p->hidden, grad);
-    args.grads.down.to = expert_block(s, o->ddown, p->hidden, p->intermediate, grad);
-    if (p->shared > 0) {
-        args.grads.shared_gate.to = shared_part(s, o->dshared_gate, p->shared, p->hidden);
-        args.grads.shared_up.to = shared_part(s, o->dshared_up, p->shared, p->hidden);
-        args.grads.shared_down.to = shared_part(s, o->dshared_down, p->hidden, p->shared);
-    }
     double start = now_s();
-    ferry_status status = ferry_backward(s->layer, &args);
+    ferry_status status = finish(s, ferry_backward(s->layer, &s->backward));
     s->result->backward_s = now_s() - start;
     if (status) return status;
     s->result->backward.size = sizeof s->result->backward;
     return ferry_layer_stats(s->layer, &s->result->backward);
+}
+
+/* FERRY_OK, or what failed while `*doing` was done; s->device.why has the sentence where it was the device. */
+static ferry_status work(rank_state *s, const ferry_bootstrap *bootstrap, const char **doing) {
+    ferry_status status = create(s, bootstrap, doing);
+    if (status) return status;
+    *doing = "placing the tensors";
+    set_forward(s);
+    if (s->context) set_backward(s);
+    if (s->device.why[0]) return FERRY_E_MEMORY;
+    *doing = "forward";
+    status = forward(s);
+    if (!status && s->context) {
+        *doing = "backward";
+        status = backward(s);
+    }
+    if (status) return status;
+    *doing = "taking the results";
+    return cli_device_collect(&s->device) ? FERRY_OK : FERRY_E_CUDA;
 }
 
 int run_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {
@@ -151,25 +216,19 @@ int run_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {
                     .rank = rank,
                     .first = first[rank],
                     .tokens = (int32_t)(first[rank + 1] - first[rank])};
-    const char *doing;
-    ferry_status status = create(&s, bootstrap, &doing);
-    if (!status) {
-        set_params(&s);
-        doing = "forward";
-        status = forward(&s);
-    }
-    if (!status && s.context) {
-        doing = "backward";
-        status = backward(&s);
-    }
+    if (!cli_device_open(&s.device, (ferry_backend)job->options->backend, rank))
+        return cli_fail("rank %d: %s", rank, s.device.why);
+    const char *doing = "";
+    ferry_status status = work(&s, bootstrap, &doing);
     int code = CLI_OK;
     if (status) {
         char where[64];
         snprintf(where, sizeof where, "rank %d: %s", rank, doing);
-        code = cli_fail_status(status, where);
+        code = s.device.why[0] ? cli_fail("%s: %s", where, s.device.why) : cli_fail_status(status, where);
     }
     ferry_context_destroy(s.context);
     ferry_layer_destroy(s.layer);
     ferry_comm_destroy(s.comm);
+    cli_device_close(&s.device);
     return code;
 }

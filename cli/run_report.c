@@ -10,15 +10,19 @@
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
+static const char *isa_name(const run_options *o) {
+    return o->backend == FERRY_CUDA ? "cuda" : machine_isa_name((ferry_isa)o->isa);
+}
+
 static json_t *knobs_json(const run_job *job) {
     const run_options *o = job->options;
     const ferry_plan *plan = &job->results[0].plan;
     return json_pack("{s:i,s:s,s:s,s:s,s:i,s:i,s:I,s:I,s:I,s:s,s:f}", "ranks", job->problem->nranks, "mode",
-                     o->processes ? "processes" : "threads", "backend", "cpu", "isa",
-                     machine_isa_name((ferry_isa)o->isa), "comm_workers", job->comm_workers, "compute_workers",
-                     job->compute_workers, "minibatch", (json_int_t)plan->minibatch_rows, "ring",
-                     (json_int_t)plan->ring_rows, "context", (json_int_t)plan->context_rows, "grad_dtype",
-                     o->grad_bf16 ? "bf16" : "f32", "swiglu_limit", o->swiglu_limit);
+                     o->processes ? "processes" : "threads", "backend", o->backend == FERRY_CUDA ? "cuda" : "cpu",
+                     "isa", isa_name(o), "comm_workers", job->comm_workers, "compute_workers", job->compute_workers,
+                     "minibatch", (json_int_t)plan->minibatch_rows, "ring", (json_int_t)plan->ring_rows, "context",
+                     (json_int_t)plan->context_rows, "grad_dtype", o->grad_bf16 ? "bf16" : "f32", "swiglu_limit",
+                     o->swiglu_limit);
 }
 
 static json_t *shape_json(const run_problem *p) {
@@ -114,7 +118,7 @@ static int report_text(const run_job *job, const totals *t) {
     printf("knobs     %d ranks (%s), %d + %d workers each, %s; minibatch %" PRId64 ", ring %" PRId64
            ", context %" PRId64 " rows\n",
            p->nranks, job->options->processes ? "processes" : "threads", job->comm_workers, job->compute_workers,
-           machine_isa_name((ferry_isa)job->options->isa), plan->minibatch_rows, plan->ring_rows, plan->context_rows);
+           isa_name(job->options), plan->minibatch_rows, plan->ring_rows, plan->context_rows);
     print_call("forward", &t->forward, t->forward_s);
     if (p->dout) print_call("backward", &t->backward, t->backward_s);
     printf("memory    planned %.2f MB, peak %.2f MB over all ranks\n", 1e-6 * (double)t->planned_bytes,
