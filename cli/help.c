@@ -27,8 +27,7 @@ static void print_wrapped(FILE *to, const char *text, int column, int indent) {
     fprintf(to, "\n");
 }
 
-/* "--context saved|recompute|ROWS" */
-static void name_option(const cli_option *option, char *to, size_t room) {
+void cli_option_usage(const cli_option *option, char *to, size_t room) {
     int used = snprintf(to, room, "--%s", option->name);
     const char *separator = " ";
     for (const cli_word *word = option->words; word && word->word; word++) {
@@ -58,7 +57,7 @@ void cli_help(const cli_command *command, FILE *to) {
     fprintf(to, "\nOptions:\n");
     for (const cli_option *option = command->options; option && option->name; option++) {
         char name[128];
-        name_option(option, name, sizeof name);
+        cli_option_usage(option, name, sizeof name);
         print_entry(to, name, option->help);
     }
     print_entry(to, "--help", "print this text");

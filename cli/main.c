@@ -2,6 +2,7 @@
 /* The command `ferry`: finds the subcommand and calls it. */
 #include "cli/commands.h"
 #include "cli/message.h"
+#include "cli/options.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -38,6 +39,7 @@ int main(int argc, char **argv) {
         printf("ferry %s\n", ferry_version());
         return CLI_OK;
     }
+    if (strcmp(argv[1], "--man") == 0) return cli_man_page();
     for (int i = 0; i < COMMAND_COUNT; i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         cli_message_command(commands[i].name);

@@ -147,6 +147,9 @@ int cli_parse(const cli_command *command, int argc, char **argv, void *values, c
         } else if (!options_ended && (strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0)) {
             cli_help(command, stdout);
             return 0;
+        } else if (!options_ended && strcmp(argument, "--man") == 0) {
+            cli_man(command, stdout);
+            return 0;
         } else if (!options_ended && argument[0] == '-' && argument[1] != '\0') {
             *exit_code = parse_option(command, argc, argv, &i, &seen, values);
         } else if (found == wanted) {

@@ -66,13 +66,20 @@ typedef struct cli_command {
 
 /*
  * Parses argv[1..]. 1: go on. 0: end with *exit_code (0 after --help; 2 after a bad command line, which has been
- * explained on stderr). `--name value` and `--name=value`; `--` ends the options; a repeated option counts last.
- * `positionals` receives one pointer per entry of the command's table and may be NULL when it has none.
+ * explained on stderr; 0 after --man too, which cli_man_page uses). `--name value` and `--name=value`; `--` ends the
+ * options; a repeated option counts last. `positionals` receives one pointer per entry of the command's table and may
+ * be NULL when it has none.
  */
 int cli_parse(const cli_command *command, int argc, char **argv, void *values, const char **positionals,
               int *exit_code);
 
 /* What --help prints. */
 void cli_help(const cli_command *command, FILE *to);
+/* The command's section of the manual page, which --man prints. */
+void cli_man(const cli_command *command, FILE *to);
+/* Prints the whole page, in roff. 0, or the exit code after a message. */
+int cli_man_page(void);
+/* "--context saved|recompute|ROWS" */
+void cli_option_usage(const cli_option *option, char *to, size_t room);
 
 #endif

@@ -21,8 +21,16 @@
 /* The configuration in files. The chosen ones are the file's to say; the others must be what this build has. */
 #define CONFIG_INTEGERS(X)                                                                                             \
     X(hidden, 0)                                                                                                       \
-    X(layers, 0) X(heads, 0) X(experts, 0) X(slots, 0) X(intermediate, 0) X(length, 0) X(sequences, 0)                 \
-        X(warmup_steps, 0) X(decay_steps, 1) X(seed, 1)
+    X(layers, 0)                                                                                                       \
+    X(heads, 0)                                                                                                        \
+    X(experts, 0)                                                                                                      \
+    X(slots, 0)                                                                                                        \
+    X(intermediate, 0)                                                                                                 \
+    X(length, 0)                                                                                                       \
+    X(sequences, 0)                                                                                                    \
+    X(warmup_steps, 0)                                                                                                 \
+    X(decay_steps, 1)                                                                                                  \
+    X(seed, 1)
 #define CONFIG_REALS(X) X(learning_rate) X(floor) X(beta1) X(beta2) X(weight_decay) X(clip) X(balance)
 
 enum { VALUE_BYTES = 40, MAX_PAIRS = 32 };
