@@ -25,7 +25,9 @@ target_link_libraries(ferry_objects PRIVATE ferry_flags)
 add_library(ferry_static STATIC $<TARGET_OBJECTS:ferry_objects> ${FERRY_KERNEL_OBJECTS})
 add_library(ferry_shared SHARED $<TARGET_OBJECTS:ferry_objects> ${FERRY_KERNEL_OBJECTS})
 set_target_properties(ferry_static ferry_shared PROPERTIES OUTPUT_NAME ferry)
-set_target_properties(ferry_shared PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+set_target_properties(ferry_shared PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/ferry.map)
+target_link_options(ferry_shared PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/ferry.map)
 target_link_libraries(ferry_static PUBLIC ferry_flags)
 target_link_libraries(ferry_shared PRIVATE ferry_flags)
 

@@ -23,6 +23,23 @@ for command in $commands; do
     silent out
 done
 
+# The manual page has every option of every command, is the same every time, and roff has nothing to say about it.
+expect 0 "$FERRY" --man
+silent err
+cp "$work/out" "$work/ferry.1"
+expect 0 "$FERRY" --man
+cmp "$work/out" "$work/ferry.1" || problem "two manual pages"
+for command in $commands; do
+    "$FERRY" "$command" --help | sed -n 's/^  \(--[a-z-]*\).*/\1/p' >"$work/options"
+    awk -v "command=$command" '/^\.S[SH]/ {on = $2 == "ferry" && $3 == command} on' "$work/ferry.1" |
+        sed -n 's/^\.B \(\\-\\-[^ ]*\).*/\1/p' | tr -d '\\' | diff "$work/options" - ||
+        problem "the manual page and --help of $command differ"
+done
+if command -v groff >/dev/null 2>&1; then
+    expect 0 groff -man -Tutf8 -ww "$work/ferry.1"
+    silent err
+fi
+
 expect 2 "$FERRY"
 says err "Usage: ferry COMMAND"
 expect 2 "$FERRY" no-such-command
