@@ -615,14 +615,14 @@ static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gp
     }
     some.push_back({FY_LAST, 0, 0, (int)tickets});
     CHECK(cudaMemcpy(back.table.unit, some.data(), some.size() * sizeof some[0], cudaMemcpyDefault));
-    fy_gpu_state state;
-    CHECK(cudaMemcpy(&state, call.table.state, sizeof state, cudaMemcpyDefault));
-    state.product_tickets = (int)tickets;
-    state.take_product = 0;
+    fy_gpu_backward_state state;
+    CHECK(cudaMemcpy(&state, back.table.state, sizeof state, cudaMemcpyDefault));
+    state.tickets = (int)tickets;
+    state.take_ticket = 0;
     state.take_pull = state.take_sum = 0x3fffffff;
     std::vector<float> ms;
     for (int i = 0; i < repeats + 2; i++) {
-        CHECK(cudaMemcpyAsync(call.table.state, &state, sizeof state, cudaMemcpyDefault, r.stream));
+        CHECK(cudaMemcpyAsync(back.table.state, &state, sizeof state, cudaMemcpyDefault, r.stream));
         CHECK(cudaEventRecord(r.begin, r.stream));
         CHECK(fy_launch_backward(&call, &back, r.engine.knobs.sms, r.stream));
         CHECK(cudaEventRecord(r.end, r.stream));
@@ -663,8 +663,8 @@ static void run_time(const char *only, int repeats)
                 CHECK(cudaEventElapsedTime(&t, r.begin, r.end));
                 if (i >= 2) ms.push_back(t);
             }
-            fy_gpu_state state;
-            CHECK(cudaMemcpy(&state, r.engine.call.table.state, sizeof state, cudaMemcpyDefault));
+            fy_gpu_backward_state state;
+            CHECK(cudaMemcpy(&state, r.gradient.call.table.state, sizeof state, cudaMemcpyDefault));
             std::vector<fy_gpu_unit> units(state.units + 1);
             CHECK(cudaMemcpy(units.data(), r.gradient.call.table.unit, units.size() * sizeof units[0], cudaMemcpyDefault));
             float all = median(ms), grad = 0, dx = 0;

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The choosing thread of a block in the backward: takes tickets in order, describes the tile and waits until its inputs
+ * are there, up to two tiles ahead of the loading thread, whose stages therefore never run dry for a ticket.
+ * Reads: unit, tile and segment tables.  Writes: shared memory alone.
+ * Waits on: pulled[block] (rows of dout and x), remade[block], made[block], ready[segment], turn[tile]; begun[] inside the
+ *           block. Room in the ring needs no wait here: pulls wait for it, and everything that a tile overwrites lies in
+ *           rows whose pull it has awaited.
+ * Publishes: chosen[], with task[]; the last task is FY_LAST.
+ * Registers: the producer warpgroup's 72.
+ */
+#ifndef FERRY_CUDA_ROLE_CHOOSE_CUH
+#define FERRY_CUDA_ROLE_CHOOSE_CUH
+
+#include "cuda/block_backward.cuh"
+#include "cuda/wait.cuh"
+
+enum { FY_PULLED_ALL = FY_BLOCK_ROWS + FY_BLOCK_ROWS / FY_PULL_ROWS }; /* rows, and one more for each ticket's weights */
+
+typedef struct fy_task_cursor {
+    fy_gpu_unit unit;
+    int32_t next_ticket, index;
+    int32_t segment_ready; /* the last segment that was found ready */
+} fy_task_cursor;
+
+/* Groups of tiles that share a column of weights, as in the forward: position `r` of `rows` x `columns` tiles. */
+FY_DEVICE void fy_group_of(int r, int rows, int columns, int *row, int *column)
+{
+    int size = fy_parts(rows, fy_parts(rows, FY_GROUP_TILES));
+    int low = r / (size * columns) * size;
+    size = min(size, rows - low);
+    int in_group = r - low * columns;
+    *row = low + in_group % size;
+    *column = in_group / size;
+}
+
+FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_unit &unit, int ticket)
+{
+    fy_task t;
+    int r = ticket - unit.ticket;
+    bool shared = b.table.segment[unit.first_tile].expert < 0;
+    int each = b.weight_tickets[shared];
+    t.segment = unit.first_tile + r / each;
+    r %= each;
+    const fy_gpu_segment s = b.table.segment[t.segment];
+    int inner = fy_inner_of(c, shared);
+    t.open = r;
+    t.which = FY_TASK_GATE;
+    for (; t.which < FY_TASK_DOWN; t.which++) {
+        int tiles = b.to[shared][t.which].tiles;
+        if (r < tiles) break;
+        r -= tiles;
+    }
+    int rows = t.which == FY_TASK_DOWN ? c.hidden : inner, columns = t.which == FY_TASK_DOWN ? inner : c.hidden;
+    fy_group_of(r, fy_parts(rows, FY_TILE_M), fy_parts(columns, FY_TILE_N), &t.m, &t.column);
+    t.kind = FY_WEIGHT;
+    t.rows = FY_TILE_M;
+    t.shared = shared;
+    t.matrix = shared ? 0 : s.expert;
+    t.block = s.block;
+    t.depth = s.blocks;
+    t.resumes = s.resumes;
+    t.closes = s.closes;
+    t.turn = s.turn;
+    t.row = t.load_row = t.counter = 0;
+    return t;
+}
+
+FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_unit &unit, int ticket)
+{
+    if (unit.kind == FY_WEIGHT) return fy_describe_weight(c, b, unit, ticket);
+    fy_task t;
+    bool shared = fy_task_is_shared(unit.kind);
+    int inner = fy_inner_of(c, shared), kind = fy_task_plain(unit.kind);
+    int columns = kind == FY_REMAKE ? fy_parts(inner, FY_HALF_N)
+                                    : fy_parts(kind == FY_GRAD ? inner : c.hidden, FY_TILE_N);
+    int r = ticket - unit.ticket, q = unit.first_tile + r / columns;
+    int low = unit.first_tile, high = unit.first_tile + unit.tiles;
+    if (!shared) {
+        const fy_gpu_tile *tile = &b.table.tile[q];
+        low = max(low, tile->piece_first);
+        high = min(high, tile->piece_first + tile->piece_count);
+    }
+    int index;
+    fy_group_of(r - (low - unit.first_tile) * columns, high - low, columns, &index, &t.column);
+    index += low;
+    t.kind = unit.kind;
+    t.depth = fy_parts(kind == FY_DX ? inner : c.hidden, FY_TILE_K);
+    t.shared = shared;
+    t.which = t.m = t.block = t.resumes = t.closes = t.open = 0;
+    if (shared) {
+        t.row = t.load_row = index * FY_TILE_M;
+        t.rows = min(c.table.state->tokens - t.row, (int)FY_TILE_M);
+        t.counter = c.max_blocks + index * FY_TILE_BLOCKS;
+        t.matrix = 0;
+    } else {
+        int4 a = *(const int4 *)&b.table.tile[index];
+        t.matrix = a.x;
+        t.row = a.y;
+        t.rows = a.z;
+        t.counter = t.row / FY_BLOCK_ROWS;
+        t.load_row = t.counter % c.ring_blocks * FY_BLOCK_ROWS;
+    }
+    t.segment = shared ? 0 : b.table.block_segment[t.counter];
+    return t;
+}
+
+FY_DEVICE fy_task fy_take_task(const fy_gpu_call &c, const fy_gpu_backward &b, fy_task_cursor &cursor)
+{
+    int ticket = (int)atomicAdd(&b.table.state->take_ticket, 1u);
+    fy_task end;
+    end.kind = FY_LAST;
+    if (ticket >= b.table.state->tickets) return end;
+    while (ticket >= cursor.next_ticket) {
+        cursor.index++;
+        int4 v = *(const int4 *)&b.table.unit[cursor.index];
+        cursor.unit = {v.x, v.y, v.z, v.w};
+        cursor.next_ticket = b.table.unit[cursor.index + 1].ticket;
+    }
+    return fy_describe_task(c, b, cursor.unit, ticket);
+}
+
+/* Until the tile can run from begin to end without anyone else. */
+FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, fy_task_cursor &cursor,
+                                bool ringed)
+{
+    auto await = [&](const uint32_t *flag, uint32_t target, int site) {
+        return fy_await<false>(c, flag, target, site, c.rank, c.progress_timeout_ns);
+    };
+    int inner = fy_inner_of(c, t.shared);
+    uint32_t columns = fy_parts(inner, FY_TILE_N);
+    if (t.kind == FY_WEIGHT) {
+        bool ok = cursor.segment_ready == t.segment || t.depth == 0 ||
+                  await(&b.table.ready[t.segment], columns * (uint32_t)t.depth, FY_AT_MADE);
+        cursor.segment_ready = t.segment;
+        if (ok && (t.resumes || !t.closes)) ok = await(&b.table.turn[t.open], 2 * (uint32_t)t.turn, FY_AT_MADE_SPACE);
+        return ok;
+    }
+    int kind = fy_task_plain(t.kind), used = fy_tile_blocks_used(t.rows);
+    bool ok = true;
+    for (int i = 0; i < used && ok; i++) {
+        int counter = t.counter + i;
+        if (kind == FY_DX) {
+            ok = await(&c.table.made[counter], columns, FY_AT_MADE);
+            continue;
+        }
+        if (!t.shared) ok = await(&c.table.pulled[counter], FY_PULLED_ALL, FY_AT_PULLED);
+        bool remade = t.shared ? b.remake_shared : fy_is_missing(c, b, t.counter + used - 1, ringed);
+        if (ok && kind == FY_GRAD && remade)
+            ok = await(&b.table.remade[counter], fy_parts(inner, FY_HALF_N), FY_AT_MADE);
+    }
+    return ok;
+}
+
+FY_DEVICE void fy_choose_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared)
+{
+    fy_backward_block *block = fy_backward_block_of(shared);
+    bool ringed = b.table.state->ringed != 0;
+    fy_task_cursor cursor;
+    cursor.index = cursor.segment_ready = -1;
+    cursor.next_ticket = 0;
+    for (int number = 0;; number++) {
+        fy_task t = fy_take_task(c, b, cursor);
+        if (t.kind != FY_LAST && !fy_wait_for_task(c, b, t, cursor, ringed)) t.kind = FY_LAST;
+        if (number >= 2) fy_barrier_wait(&block->begun[number & 1], (number / 2 - 1) & 1);
+        block->task[number % FY_WORKS] = t;
+        fy_fence_async();
+        fy_barrier_arrive(&block->chosen[number & 1]);
+        if (t.kind == FY_LAST) return;
+    }
+}
+
+#endif

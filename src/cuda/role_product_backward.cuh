@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The consumers of the backward: two warpgroups, each 64 rows x 256 columns of every tile that the loading thread
+ * describes.
+ * Reads: stages in shared memory; weight_ring.  Writes: what role_grad.cuh, role_dx.cuh and role_wgrad.cuh say.
+ * Waits on: full[stage] inside the block.
+ * Publishes: empty[stage]; remade[block], made[block] with ready[segment], sent[block], gathered[segment]. A signal after
+ *            stores is held back until they have had time to drain, and given up early where the block would wait.
+ * Registers: 216; 128 hold the accumulators.
+ */
+#ifndef FERRY_CUDA_ROLE_PRODUCT_BACKWARD_CUH
+#define FERRY_CUDA_ROLE_PRODUCT_BACKWARD_CUH
+
+#include "cuda/role_dx.cuh"
+#include "cuda/role_wgrad.cuh"
+
+/* Sends what the warp holds back, if anything. */
+FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared)
+{
+    int thread = threadIdx.x & 127;
+    fy_backward_signal *held = &fy_backward_block_of(shared)->held[threadIdx.x / 32 - 4];
+    const fy_backward_signal s = *held;
+    if (s.kind == FY_LAST) return;
+    __syncwarp();
+    if (thread % 32 == 0) held->kind = FY_LAST;
+    int kind = fy_task_plain(s.kind), counter = s.row / FY_BLOCK_ROWS + (fy_task_is_shared(s.kind) ? c.max_blocks : 0);
+    if (kind == FY_DX) {
+        fy_dx_signal(c, b, counter, s.row, s.rows, thread & 31);
+    } else if (thread == 0) {
+        fy_store_wait_written();
+        fy_fence_async();
+        if (kind == FY_REMAKE) {
+            fy_add_release_gpu(&b.table.remade[counter], 1);
+        } else {
+            fy_add_release_gpu(&c.table.made[counter], 1);
+            fy_add_release_gpu(&b.table.ready[fy_task_is_shared(s.kind) ? 0 : b.table.block_segment[counter]], 1);
+        }
+    }
+}
+
+/* `steps` stages of operands into the accumulators; the first one adds to what is there if `add`. */
+template <int A_TURNED, int B_TURNED>
+FY_DEVICE void fy_multiply(const fy_gpu_call &c, const fy_gpu_backward &b, float (&acc)[128], uint8_t *shared, fy_stage &stage,
+                           int group, int thread, int steps, int add)
+{
+    const int a_step = A_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP, b_step = B_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP;
+    fy_backward_block *block = fy_backward_block_of(shared);
+    int last = -1, send_at = min(2, steps - 1);
+    for (int k = 0; k < steps; k++) {
+        fy_barrier_wait(&block->full[stage.index], stage.parity);
+        uint64_t a = fy_operand_descriptor(fy_stage_a(shared, stage.index) + group * FY_BOX_BYTES);
+        const uint8_t *b_at = fy_stage_b(shared, stage.index);
+        uint64_t w = B_TURNED ? fy_turned_descriptor(b_at) : fy_operand_descriptor(b_at);
+        fy_product_begin();
+#pragma unroll
+        for (int part = 0; part < 4; part++)
+            fy_product_step_turned<A_TURNED, B_TURNED>(acc, a + part * a_step, w + part * b_step, (k | part | add) != 0);
+        fy_product_commit();
+        if (k == send_at) fy_send_backward_signal(c, b, shared);
+        if (last >= 0) {
+            fy_product_wait<1>();
+            if (thread == 0) fy_barrier_arrive(&block->empty[last]);
+        }
+        last = stage.index;
+        fy_next_stage(stage);
+    }
+    fy_product_wait<0>();
+    if (thread == 0) fy_barrier_arrive(&block->empty[last]);
+}
+
+/* Stages that this warpgroup has no part in. */
+FY_DEVICE void fy_pass_stages(uint8_t *shared, fy_stage &stage, int group, int thread, int steps)
+{
+    fy_backward_block *block = fy_backward_block_of(shared);
+    for (int k = 0; k < steps; k++) {
+        fy_barrier_wait(&block->full[stage.index], stage.parity);
+        /* No product keeps the four warps together here: one that stays behind would miss a phase. */
+        fy_group_sync(group + 1);
+        if (thread == 0) fy_barrier_arrive(&block->empty[stage.index]);
+        fy_next_stage(stage);
+    }
+}
+
+FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared, int group)
+{
+    fy_backward_block *block = fy_backward_block_of(shared);
+    int thread = threadIdx.x & 127, warp = thread / 32, lane = thread & 31;
+    uint8_t *buffer = fy_group_buffer(shared, group);
+    float acc[128];
+    fy_stage stage = {0, 0};
+    if (lane == 0) block->held[group * 4 + warp].kind = FY_LAST;
+    __syncwarp();
+    for (;;) {
+        if (!fy_barrier_test(&block->full[stage.index], stage.parity)) {
+            fy_send_backward_signal(c, b, shared);
+            fy_barrier_wait(&block->full[stage.index], stage.parity);
+        }
+        const fy_task &t = block->task[block->first[stage.index]];
+        if (t.kind == FY_LAST) break;
+        int kind = fy_task_plain(t.kind);
+        int products = kind == FY_DX ? 2 * t.depth : t.depth;
+        if (t.rows <= group * FY_BLOCK_ROWS) {
+            fy_pass_stages(shared, stage, group, thread, products + (kind == FY_GRAD ? FY_GRAD_STEPS : 0));
+            fy_send_backward_signal(c, b, shared);
+            continue;
+        }
+        /* Each kind has its whole way to itself: joined ones make the compiler move accumulators between products. */
+        if (kind == FY_WEIGHT) {
+            if (products == 0) {
+                fy_pass_stages(shared, stage, group, thread, 1);
+                fy_store_no_weight(c, b, t, buffer, group, thread);
+            } else if (!t.resumes) {
+                fy_multiply<1, 1>(c, b, acc, shared, stage, group, thread, products, 0);
+                fy_store_weight(c, b, acc, t, buffer, &block->old[group], group, thread);
+            } else {
+                fy_resume_sums(b, acc, t, group, thread);
+                fy_multiply<1, 1>(c, b, acc, shared, stage, group, thread, products, 1);
+                fy_store_weight(c, b, acc, t, buffer, &block->old[group], group, thread);
+            }
+            continue;
+        }
+        if (kind == FY_REMAKE) {
+            fy_multiply<0, 0>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_store_gate_up(c, b, acc, t, buffer, group, thread);
+        } else if (kind == FY_GRAD) {
+            const float *weights = b.table.weight_ring + t.load_row + group * FY_BLOCK_ROWS + warp * 16;
+            float weight = t.shared ? 1.0f : __ldcg(weights + (lane & 15));
+            fy_multiply<0, 1>(c, b, acc, shared, stage, group, thread, products, 0);
+            if (c.limit < 3e38f)
+                fy_store_gradient<true>(c, b, acc, t, shared, stage, group, thread, weight);
+            else
+                fy_store_gradient<false>(c, b, acc, t, shared, stage, group, thread, weight);
+        } else {
+            uint16_t *target = fy_dx_target(c, t, group, warp, lane);
+            fy_multiply<0, 1>(c, b, acc, shared, stage, group, thread, products, 0);
+            /* The buffer may still be read by the copy engine from another kind of tile. */
+            if (thread == 0) fy_store_wait_read<0>();
+            fy_group_sync(group + 1);
+            fy_work w;
+            w.column = t.column;
+            fy_push_rows(c, acc, w, buffer + warp * FY_WARP_BYTES, target, lane);
+            if (t.column == 0 && !t.shared) fy_push_dweights(c, b, t, group, warp, lane);
+        }
+        if (lane == 0) {
+            fy_backward_signal s = {t.kind, t.row + group * FY_BLOCK_ROWS, min(t.rows - group * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS)};
+            block->held[group * 4 + warp] = s;
+        }
+        __syncwarp();
+    }
+    fy_send_backward_signal(c, b, shared);
+    if (thread == 0) fy_store_wait_written();
+}
+
+#endif

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The pull of the backward: warps beside the loading thread take tickets of FY_PULL_ROWS rows in walk order and copy rows
+ * of dout, and of x where neither the context nor the ring has it, from their owners' staged memory into the ring. A
+ * token that several rows of one macrobatch want is read once and stored to all of them. The router weight of every row
+ * comes along. Rows between an expert's last row and the end of its block become zeros in dout and x, which weight
+ * gradients contract over.
+ * Reads: tile table, source[row], slot_row; staged dout, x and weights of all ranks.
+ * Writes: dout ring, x ring (padding rows of x also in the context), weight_ring.
+ * Waits on: made[block], sent[block] and gathered[segment of the block] of the macrobatch before: nobody reads the ring
+ *           rows any more that this macrobatch's pulls and products overwrite.
+ * Publishes: pulled[block]: one for each row, padding included, and one for each ticket's weights.
+ * Registers: the producer warpgroup's 72: six 16-byte loads in flight.
+ */
+#ifndef FERRY_CUDA_ROLE_PULL_BACKWARD_CUH
+#define FERRY_CUDA_ROLE_PULL_BACKWARD_CUH
+
+#include "cuda/block_backward.cuh"
+#include "cuda/wait.cuh"
+
+/* The ring rows of a block are free once the macrobatch walked before is done with them. */
+FY_DEVICE bool fy_wait_for_backward_ring(const fy_gpu_call &c, const fy_gpu_backward &b, int block)
+{
+    int before = block - c.ring_blocks;
+    if (before < 0) return true;
+    bool ok = true;
+#pragma unroll 1
+    for (int reader = 0; reader < 3 && ok; reader++) {
+        const uint32_t *flag = &c.table.made[before];
+        uint32_t target = fy_parts(c.intermediate, FY_TILE_N);
+        if (reader == 1) {
+            flag = &c.table.sent[before];
+            target = b.parts & FERRY_BACKWARD_DATA ? 4 * fy_parts(c.hidden, FY_TILE_N) : 0;
+        } else if (reader == 2) {
+            flag = &b.table.gathered[b.table.block_segment[before]];
+            target = b.parts & FERRY_BACKWARD_WEIGHT ? 2 * (uint32_t)b.weight_tickets[0] : 0;
+        }
+        ok = fy_await<false>(c, flag, target, FY_AT_PULL_SPACE, c.rank, c.progress_timeout_ns);
+    }
+    return ok;
+}
+
+/* One row to the ring rows of the lanes in `wanted`. */
+FY_DEVICE void fy_pull_row_to(uint16_t *to_ring, const uint4 *from, int row16, uint32_t wanted, int ring_row, int lane)
+{
+    const int batch = 6;
+    uint4 *ring = (uint4 *)to_ring;
+#pragma unroll 1
+    for (int i = lane; i - lane < row16; i += 32 * batch) {
+        uint4 v[batch];
+#pragma unroll
+        for (int q = 0; q < batch; q++)
+            if (i + 32 * q < row16) v[q] = __ldcg(from + i + 32 * q);
+#pragma unroll 1
+        for (uint32_t left = wanted; left; left &= left - 1) {
+            uint4 *to = ring + fy_wide(__shfl_sync(0xffffffffu, ring_row, __ffs(left) - 1), row16);
+#pragma unroll
+            for (int q = 0; q < batch; q++)
+                if (i + 32 * q < row16) __stcg(to + i + 32 * q, v[q]);
+        }
+    }
+}
+
+FY_DEVICE void fy_zero_row(uint16_t *row, int row16, int lane)
+{
+#pragma unroll 1
+    for (int i = lane; i < row16; i += 32) __stcg((uint4 *)row + i, make_uint4(0, 0, 0, 0));
+}
+
+/* The ticket's own part: weights of its rows, and zeros in its padding rows. */
+FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, int row, int rows, int2 source, int lane)
+{
+    int ring_row = row % (c.ring_blocks * FY_BLOCK_ROWS), row16 = c.hidden / 8;
+    float weight = 0.0f;
+    if (lane < rows) weight = __ldcg((const float *)(c.peer[source.x] + b.at.weights) + source.y);
+    if (lane < FY_PULL_ROWS) __stcg(b.table.weight_ring + ring_row + lane, weight);
+    uint16_t *x = fy_is_saved(b, row / FY_BLOCK_ROWS) ? b.context.x + fy_wide(row, c.hidden)
+                                                      : c.table.x_ring + fy_wide(ring_row, c.hidden);
+#pragma unroll 1
+    for (int r = rows; r < FY_PULL_ROWS; r++) {
+        fy_zero_row(b.table.dout_ring + fy_wide(ring_row + r, c.hidden), row16, lane);
+        fy_zero_row(x + fy_wide(r, c.hidden), row16, lane);
+    }
+    fy_fence_async();
+    __syncwarp();
+    fy_fence_gpu();
+    if (lane == 0) fy_add_relaxed_gpu(&c.table.pulled[row / FY_BLOCK_ROWS], 1 + FY_PULL_ROWS - rows);
+}
+
+/* Lane k: the row that slot k of the token has here in the macrobatch of `row`, or -1. */
+FY_DEVICE int fy_row_of_slot(const fy_gpu_call &c, int rank, int slot, int row, int lane)
+{
+    if (lane >= c.slots) return -1;
+    int mine = c.table.slot_row[fy_wide(rank, c.max_tokens * c.slots) + (uint32_t)(slot / c.slots * c.slots + lane)];
+    int ring_rows = c.ring_blocks * FY_BLOCK_ROWS;
+    return mine >= 0 && mine / ring_rows == row / ring_rows ? mine : -1;
+}
+
+/* One ticket's rows. False: the call is over. */
+FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backward &b, int ticket, int lane)
+{
+    bool fan_out = c.fan_out && c.slots <= 32;
+    const int per_tile = FY_TILE_M / FY_PULL_ROWS;
+    int4 tile = *(const int4 *)&b.table.tile[ticket / per_tile];
+    int first = ticket % per_tile * FY_PULL_ROWS, row = tile.y + first;
+    if (first >= (int)fy_round_to_blocks(tile.z)) return true;
+    int rows = max(0, min(tile.z - first, (int)FY_PULL_ROWS));
+    int2 source = make_int2(0, 0);
+    if (lane < rows) source = *(const int2 *)&c.table.source[row + lane];
+    /* Which of the rows are their tokens' first in the macrobatch: several looks are on their way at once. */
+    uint32_t due = (1u << rows) - 1;
+    if (fan_out) {
+        const int looks = 4;
+#pragma unroll 1
+        for (int r0 = 0; r0 < rows; r0 += looks) {
+            int along[looks];
+#pragma unroll
+            for (int i = 0; i < looks; i++) {
+                int rank = __shfl_sync(0xffffffffu, source.x, r0 + i), slot = __shfl_sync(0xffffffffu, source.y, r0 + i);
+                along[i] = r0 + i < rows ? fy_row_of_slot(c, rank, slot, row, lane) : -1;
+            }
+#pragma unroll
+            for (int i = 0; i < looks; i++)
+                if (__any_sync(0xffffffffu, along[i] >= 0 && along[i] < row + r0 + i)) due &= ~(1u << (r0 + i));
+        }
+    }
+    if (!__all_sync(0xffffffffu, lane > 0 || fy_wait_for_backward_ring(c, b, row / FY_BLOCK_ROWS))) return false;
+    fy_pull_weights(c, b, row, rows, source, lane);
+#pragma unroll 1
+    for (; due; due &= due - 1) {
+        int r = __ffs(due) - 1, row16 = c.hidden / 8;
+        int rank = __shfl_sync(0xffffffffu, source.x, r), slot = __shfl_sync(0xffffffffu, source.y, r);
+        int mine = fan_out ? fy_row_of_slot(c, rank, slot, row, lane) : lane == 0 ? row + r : -1;
+        if (!__all_sync(0xffffffffu, mine < 0 || fy_wait_for_backward_ring(c, b, mine / FY_BLOCK_ROWS))) return false;
+        int ring_row = mine % (c.ring_blocks * FY_BLOCK_ROWS);
+#pragma unroll 1
+        for (int x = 0; x < 2; x++) { /* dout, then x where it is missing */
+            bool ringed = x && b.table.state->ringed != 0;
+            bool here = mine >= 0 && (!x || fy_is_missing(c, b, mine / FY_BLOCK_ROWS, ringed));
+            uint32_t wanted = __ballot_sync(0xffffffffu, here);
+            if (wanted == 0) break;
+            const uint4 *from = (const uint4 *)(c.peer[rank] + (x ? c.at.x : b.at.dout)) + fy_wide(slot / c.slots, row16);
+            fy_pull_row_to(x ? c.table.x_ring : b.table.dout_ring, from, row16, wanted, ring_row, lane);
+        }
+        fy_fence_async();
+        __syncwarp();
+        fy_fence_gpu();
+        if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], 1);
+    }
+    return true;
+}
+
+FY_DEVICE void fy_pull_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b)
+{
+    int lane = threadIdx.x & 31;
+    for (;;) {
+        int ticket = 0;
+        if (lane == 0) ticket = (int)atomicAdd(&b.table.state->take_pull, 1u);
+        ticket = __shfl_sync(0xffffffffu, ticket, 0);
+        if (ticket >= c.table.state->tiles * (FY_TILE_M / FY_PULL_ROWS)) return;
+        if (!fy_pull_backward_ticket(c, b, ticket, lane)) return;
+    }
+}
+
+#endif

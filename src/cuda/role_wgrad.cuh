@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of a weight-gradient tile: 64 rows x 256 columns of dWg, dWu or dWd in a warpgroup's accumulators go to the
+ * caller's tensor, or, where a macrobatch end cuts the expert, to the table of open sums, from which the next segment of
+ * the expert goes on.
+ * Reads: accumulators; open sums; a BF16 gradient that is added to.  Writes: the caller's gradient, or open sums.
+ * Waits on: old: its own loads.
+ * Publishes: gathered[segment] and turn[tile], once for each warpgroup: rows and open sums are read, open sums stored.
+ * Registers: within the consumers' 216, beside 128 accumulators.
+ */
+#ifndef FERRY_CUDA_ROLE_WGRAD_CUH
+#define FERRY_CUDA_ROLE_WGRAD_CUH
+
+#include "cuda/role_grad.cuh"
+
+/* The open sums of a tile, in the order of the accumulators: 16 bytes of a thread beside those of the next. */
+FY_DEVICE float4 *fy_open_sums(const fy_gpu_backward &b, const fy_task &t, int group, int thread)
+{
+    return (float4 *)(b.table.open + ((int64_t)t.open * 2 + group) * 128 * 128) + thread;
+}
+
+FY_DEVICE void fy_resume_sums(const fy_gpu_backward &b, float (&acc)[128], const fy_task &t, int group, int thread)
+{
+    const float4 *from = fy_open_sums(b, t, group, thread);
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        float4 v = __ldcg(from + i * 128);
+        acc[4 * i] = v.x;
+        acc[4 * i + 1] = v.y;
+        acc[4 * i + 2] = v.z;
+        acc[4 * i + 3] = v.w;
+    }
+}
+
+FY_DEVICE void fy_keep_sums(const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t, int group, int thread)
+{
+    float4 *to = fy_open_sums(b, t, group, thread);
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        __stcg(to + i * 128, make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]));
+}
+
+/* Eight pieces of 32 columns. */
+FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column, int matrix,
+                                     uint8_t *buffer, int group, int thread)
+{
+    int lane = thread & 31, r = thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int piece = 0; piece < 8; piece++) {
+        uint8_t *to = buffer + piece % 2 * FY_PIECE_BYTES;
+        if (thread == 0) fy_store_wait_read<1>();
+        fy_group_sync(group + 1);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int f = piece * 16 + j * 4, chunk = j * 2 + ((lane & 3) >> 1);
+            *(float2 *)(to + fy_box_at(r, chunk) + (lane & 1) * 8) = make_float2(acc[f], acc[f + 1]);
+            *(float2 *)(to + fy_box_at(r + 8, chunk) + (lane & 1) * 8) = make_float2(acc[f + 2], acc[f + 3]);
+        }
+        fy_fence_async_shared();
+        fy_group_sync(group + 1);
+        if (thread == 0) {
+            if (add)
+                fy_add_box3(map, to, column + piece * 32, row, matrix);
+            else
+                fy_store_box3(map, to, column + piece * 32, row, matrix);
+            fy_store_commit();
+        }
+    }
+}
+
+/* Four pieces of 64 columns; what is added to comes in through the same piece first. */
+FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column, int matrix,
+                                      uint8_t *buffer, uint64_t *old, int group, int thread)
+{
+    int lane = thread & 31, r = thread / 32 * 16 + (lane & 15);
+    /* Nobody still reads the buffer for another kind of tile. */
+    if (add) fy_group_sync(group + 1);
+#pragma unroll
+    for (int piece = 0; piece < 4; piece++) {
+        uint8_t *to = buffer + piece % 2 * FY_PIECE_BYTES;
+        if (thread == 0) {
+            fy_store_wait_read<1>();
+            if (add) {
+                fy_barrier_arrive_expecting(old, FY_PIECE_BYTES);
+                fy_load_box3(to, map, old, column + piece * 64, row, matrix);
+            }
+        }
+        if (add) {
+            fy_barrier_wait(old, piece & 1);
+        }
+        fy_group_sync(group + 1);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t at = fy_shared_address(to) + fy_box_at(r, j * 2 + (lane >> 4)), v[4];
+            int f = piece * 32 + j * 8;
+            if (add) {
+                fy_load_matrices(v, at);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v[i] = fy_pack(__fadd_rn(fy_low_half(v[i]), acc[f + 2 * i]),
+                                   __fadd_rn(fy_high_half(v[i]), acc[f + 2 * i + 1]));
+            } else {
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[i] = fy_pack(acc[f + 2 * i], acc[f + 2 * i + 1]);
+            }
+            fy_store_matrices(at, v[0], v[1], v[2], v[3]);
+        }
+        fy_fence_async_shared();
+        fy_group_sync(group + 1);
+        if (thread == 0) {
+            fy_store_box3(map, to, column + piece * 64, row, matrix);
+            fy_store_commit();
+        }
+    }
+}
+
+/* Where a weight gradient goes: its map and the coordinate in it. */
+FY_DEVICE const CUtensorMap *fy_gradient_map(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, int thread,
+                                             int *matrix)
+{
+    *matrix = t.matrix;
+    if (!b.to[t.shared][t.which].table) return t.shared ? &b.shared_expert.to[t.which] : &b.routed.to[t.which];
+    const CUtensorMap *map = b.table.to_map + t.which * c.local_experts + t.matrix;
+    if (thread == 0) fy_fence_map(map);
+    *matrix = 0;
+    return map;
+}
+
+FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t,
+                               uint8_t *buffer, uint64_t *old, int group, int thread)
+{
+    if (!t.closes) {
+        fy_keep_sums(b, acc, t, group, thread);
+    } else {
+        const fy_gpu_to &to = b.to[t.shared][t.which];
+        int matrix, row = t.m * FY_TILE_M + group * FY_BLOCK_ROWS, column = t.column * FY_TILE_N;
+        const CUtensorMap *map = fy_gradient_map(c, b, t, thread, &matrix);
+        if (to.is_f32)
+            fy_store_gradient_f32(map, to.add, acc, row, column, matrix, buffer, group, thread);
+        else
+            fy_store_gradient_bf16(map, to.add, acc, row, column, matrix, buffer, old, group, thread);
+    }
+    if (t.resumes || !t.closes) fy_group_sync(group + 1);
+    if (thread == 0) {
+        if (t.resumes || !t.closes) fy_add_release_gpu(&b.table.turn[t.open], 1);
+        fy_add_release_gpu(&b.table.gathered[t.segment], 1);
+    }
+}
+
+/* The gradient of an expert without rows: zeros, or what is there. */
+FY_DEVICE void fy_store_no_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, uint8_t *buffer, int group,
+                                  int thread)
+{
+    const fy_gpu_to &to = b.to[t.shared][t.which];
+    int matrix, row = t.m * FY_TILE_M + group * FY_BLOCK_ROWS, columns = to.is_f32 ? 32 : 64;
+    if (to.add) return;
+    const CUtensorMap *map = fy_gradient_map(c, b, t, thread, &matrix);
+    if (thread == 0) fy_store_wait_read<0>();
+    fy_group_sync(group + 1);
+    for (int i = thread; i < FY_PIECE_BYTES / 16; i += 128) ((uint4 *)buffer)[i] = make_uint4(0, 0, 0, 0);
+    fy_fence_async_shared();
+    fy_group_sync(group + 1);
+    if (thread != 0) return;
+    for (int i = 0; i < FY_TILE_N; i += columns) fy_store_box3(map, buffer, t.column * FY_TILE_N + i, row, matrix);
+    fy_store_commit();
+}
+
+#endif
