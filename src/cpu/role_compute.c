@@ -21,6 +21,12 @@ static ferry_status await(fy_call *call, int worker, int64_t step, _Atomic uint3
     return fy_call_wait(call, worker, flag, target, FERRY_PHASE_COMPUTE, step, what);
 }
 
+/* The step before on the same ring rows has left them; without results there is no push. */
+static ferry_status await_pushed(fy_call *call, int worker, int64_t step, fy_step *before, const char *what) {
+    if (before == NULL || before->finish_units == 0) return FERRY_OK;
+    return await(call, worker, step, &before->pushed, 1, what);
+}
+
 /* What a product of a step needs: its input, and its part of the ring. */
 static ferry_status await_step(fy_call *call, int worker, fy_work work, int64_t step) {
     fy_step *s = &call->step[step], *before = s->before < 0 ? NULL : &call->step[s->before];
@@ -34,16 +40,11 @@ static ferry_status await_step(fy_call *call, int worker, fy_work work, int64_t 
     case FY_WORK_GRAD:
         FY_TRY(await(call, worker, step, &s->pulled, 1, "pulled rows"));
         FY_TRY(await(call, worker, step, &s->remade, s->remake_units, "recomputed gate and up"));
-        if (before == NULL) return FERRY_OK;
-        /* dx products read the gradient rows, the push reads the dweight partials. */
-        FY_TRY(await(call, worker, step, &before->finished, before->finish_units, "the ring's gradient rows"));
-        return before->finish_units == 0 ? FERRY_OK
-                                         : await(call, worker, step, &before->pushed, 1, "pushed dweight partials");
+        /* dx products have read the gradient rows when the push reads the dweight partials. */
+        return await_pushed(call, worker, step, before, "pushed dweight partials");
     default:
         FY_TRY(await(call, worker, step, &s->made, s->make_units, "the rows that this product reads"));
-        return before == NULL || before->finish_units == 0
-                   ? FERRY_OK
-                   : await(call, worker, step, &before->pushed, 1, "pushed result rows");
+        return await_pushed(call, worker, step, before, "pushed result rows");
     }
 }
 
