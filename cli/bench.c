@@ -8,11 +8,15 @@
 #include "cli/message.h"
 #include "rules/place.h"
 
-static const cli_word backends[] = {{"cpu", FERRY_CPU}, {NULL, 0}};
+#include <string.h>
 
 #define AT(field) .at = offsetof(bench_options, field)
 static const cli_option options[] = {
-    {.name = "shape", .kind = CLI_STRING, AT(shape), .argument = SHAPE_ARGUMENT, .help = SHAPE_HELP},
+    {.name = "shape",
+     .kind = CLI_STRING,
+     AT(shape),
+     .argument = "all|" SHAPE_ARGUMENT,
+     .help = "all of the names, one after the other; or one of " SHAPE_HELP},
     {.name = "scale",
      .kind = CLI_DOUBLE,
      AT(scale),
@@ -20,7 +24,7 @@ static const cli_option options[] = {
      .max = 10000,
      .argument = "F",
      .help = "divides H, I and T of the shape (default: the least whole number with which a run takes about 20 s on "
-             "two cores; printed)"},
+             "two cores; printed; on a GPU 1)"},
     {.name = "ranks",
      .kind = CLI_INT,
      AT(ranks),
@@ -36,12 +40,12 @@ static const cli_option options[] = {
      .max = BENCH_MAX_REPEAT,
      .argument = "N",
      .help = "repetitions of forward and backward, with the product kernel before and after each, after one repetition "
-             "that does not count (default 7)"},
+             "that does not count (default 7; on a GPU 21)"},
     ROUTING_OPTIONS(bench_options),
     LAYER_KNOB_OPTIONS(bench_options, knobs),
     ISA_OPTION(bench_options),
     GRAD_DTYPE_OPTION(bench_options, "dtype of the weight gradients, which are overwritten (default bf16)"),
-    {.name = "backend", .kind = CLI_CHOICE, AT(backend), .words = backends, .help = "where it runs (default cpu)"},
+    BACKEND_OPTION(bench_options),
     {.name = "json", .kind = CLI_FLAG, AT(json), .help = "print one JSON object"},
     {0}};
 
@@ -52,10 +56,17 @@ static const cli_command command = {
         "repetitions), the rate of its products, and the share of what the product kernel alone reaches in the same "
         "run with all compute workers busy on products of the layer's own gate and up shape. Then bytes moved per "
         "phase and memory.\n\n"
-        "Named shapes are far too large for a CPU, so H, I and T are divided by a factor, which is printed.",
+        "Named shapes are far too large for a CPU, so H, I and T are divided by a factor, which is printed.\n\n"
+        "On GPUs a repetition is the plain products, a forward without a context, the plain products, a forward with a "
+        "context and its backward, and the plain products; all GPUs meet before each of them, events on the GPU "
+        "measure, and everything is enqueued before it starts, so that no time of the host is in it. The score is "
+        "floor / measured: the floor is the largest of the busiest rank's operations at the rate R* of the plain "
+        "product (cuBLAS, where its library is found, or the layer's own kernel) beside it, its bytes over links, and "
+        "its bytes of memory at the rate of copies.",
     .options = options,
     .examples = "ferry bench --shape kimi-slice\n"
                 "ferry bench --shape qwen3-30b-a3b --ranks 2 --processes --skew 1\n"
+                "ferry bench --backend cuda --ranks 2 --shape all\n"
                 "ferry bench --shape 1024,512,8,2,1024 --ring 256 --context recompute --json"};
 
 /* Operations of a repetition, forward and backward on all ranks, that the default scale allows. */
@@ -72,10 +83,21 @@ static void choose_scale(bench_job *job, const layer_shape *shape) {
     int ranks = (int)job->options->ranks;
     job->scale = job->options->scale > 0 ? job->options->scale : 1;
     job->shape = scaled(job, shape, job->scale);
-    if (job->options->scale > 0) return;
+    if (job->options->scale > 0 || job->options->backend == FERRY_CUDA) return;
     while (3 * shape_flop(&job->shape, ranks) > repetition_flop && (job->shape.hidden > 64 || job->shape.tokens > 1) &&
            job->scale < 10000)
         job->shape = scaled(job, shape, ++job->scale);
+}
+
+/* What no rank could do is said once here, before any rank starts. A GPU's plan needs the GPU. */
+static int check_plan(const bench_job *job) {
+    const bench_options *o = job->options;
+    ferry_plan plan = {.size = sizeof plan};
+    if (o->backend == FERRY_CUDA) return CLI_OK;
+    if (!machine_isa_name((ferry_isa)o->isa)) return cli_fail("%s", ferry_last_error());
+    ferry_status status =
+        ferry_layer_plan(&job->config, 0, (int)o->ranks, job->comm_workers, job->compute_workers, &plan);
+    return status ? cli_fail_status(status, "planning the layer") : CLI_OK;
 }
 
 static int prepare(bench_job *job) {
@@ -100,13 +122,8 @@ static int prepare(bench_job *job) {
     job->config.slots = job->shape.slots;
     job->config.max_tokens = job->shape.tokens;
     knobs_configure(&o->knobs, job->routing.tokens, &job->config);
-    job->comm_workers = knobs_comm_workers(&o->knobs);
-    job->compute_workers = knobs_compute_workers(&o->knobs, (int)o->ranks);
-    if (!machine_isa_name((ferry_isa)o->isa)) return cli_fail("%s", ferry_last_error());
-    ferry_plan plan = {.size = sizeof plan};
-    ferry_status status =
-        ferry_layer_plan(&job->config, 0, (int)o->ranks, job->comm_workers, job->compute_workers, &plan);
-    return status ? cli_fail_status(status, "planning the layer") : CLI_OK;
+    knobs_choose_workers(&o->knobs, o->backend, (int)o->ranks, &job->comm_workers, &job->compute_workers);
+    return check_plan(job);
 }
 
 static int measure(bench_job *job) {
@@ -115,20 +132,38 @@ static int measure(bench_job *job) {
     job->results = cli_shared_alloc(bytes);
     if (!job->results) return cli_fail("no memory for the results");
     int code = cli_launch(&launch, bench_rank, job);
-    if (!code) code = bench_report(job);
+    if (!code) code = job->options->backend == FERRY_CUDA ? bench_cuda_report(job) : bench_report(job);
     cli_shared_free(job->results, bytes);
     return code;
 }
 
-int ferry_cmd_bench(int argc, char **argv) {
-    bench_options o = {
-        .shape = SHAPE_DEFAULT, .ranks = 1, .seed = 1, .repeat = 7, .knobs.context = KNOB_CONTEXT_RULE, .grad_bf16 = 1};
-    int code;
-    if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
-    bench_job job = {.options = &o};
+static int bench(const bench_options *o, const cli_devices *devices, bench_gates *gates) {
+    bench_job job = {.options = o, .devices = *devices, .gates = gates};
     ferry_layer_config_init(&job.config);
-    code = prepare(&job);
+    int code = prepare(&job);
     if (!code) code = measure(&job);
     routing_free(&job.routing);
+    return code;
+}
+
+#define SHAPE_NAME_ENTRY(name, h, i, e, slice, k, t) name,
+static const char *const shape_names[] = {SHAPE_MAP(SHAPE_NAME_ENTRY)};
+enum { SHAPES = sizeof shape_names / sizeof *shape_names };
+
+int ferry_cmd_bench(int argc, char **argv) {
+    bench_options o = {
+        .shape = SHAPE_DEFAULT, .ranks = 1, .seed = 1, .knobs.context = KNOB_CONTEXT_RULE, .grad_bf16 = 1};
+    cli_devices devices;
+    int code;
+    if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
+    if (!cli_devices_find((ferry_backend)o.backend, &devices)) return cli_fail("%s", devices.why);
+    if (!o.repeat) o.repeat = o.backend == FERRY_CUDA ? 21 : 7;
+    bench_gates *gates = cli_shared_alloc(sizeof *gates);
+    if (!gates) return cli_fail("no memory for the ranks' counters");
+    int all = strcmp(o.shape, "all") == 0;
+    for (int i = 0; i < (all ? SHAPES : 1) && !code; i++) {
+        if (all) o.shape = shape_names[i];
+        code = bench(&o, &devices, gates);
+    }
     return code;
 }

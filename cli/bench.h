@@ -3,6 +3,7 @@
 #ifndef FERRY_CLI_BENCH_H
 #define FERRY_CLI_BENCH_H
 
+#include "cli/device.h"
 #include "cli/knobs.h"
 #include "cli/routing.h"
 #include "cli/shapes.h"
@@ -20,16 +21,29 @@ typedef struct bench_options {
 
 /* One repetition on one rank. */
 typedef struct bench_sample {
-    double product[3]; /* operations per second of the plain product kernel: before, between and after the two calls */
+    /* Operations per second of the plain product (on a GPU: the better of the two below): before, between and after
+     * the calls. */
+    double product[3];
+    double library, own; /* GPU: in the first turn, the vendor's library (0: not there) and bench_plain */
     double forward_s, backward_s;
+    double both_s; /* of a forward that keeps a context, and its backward */
 } bench_sample;
 
 /* What a rank says, in memory that processes share. */
 typedef struct bench_result {
     ferry_plan plan;
     ferry_stats forward, backward;
+    char no_backward[200]; /* why the backend has none, or "" */
+    double copy_per_s;     /* GPU: bytes read plus bytes written */
     bench_sample sample[BENCH_MAX_REPEAT];
 } bench_result;
+
+/* Counters with which GPUs begin together, one a cache line. GPUs map them, so they live as long as the command. */
+typedef struct bench_gates {
+    struct {
+        _Alignas(64) _Atomic uint32_t value;
+    } open, arrived[KNOB_MAX_RANKS];
+} bench_gates;
 
 typedef struct bench_job {
     const bench_options *options;
@@ -38,11 +52,16 @@ typedef struct bench_job {
     routing routing;
     ferry_layer_config config;
     int comm_workers, compute_workers;
+    cli_devices devices;
     bench_result *results; /* [ranks] */
+    bench_gates *gates;    /* GPU: in memory that processes share, as results are */
 } bench_job;
 
 /* A cli_rank_main; `user` is the bench_job. */
 int bench_rank(void *user, const ferry_bootstrap *bootstrap, int rank);
+
+/* The same for GPUs: with the floor that the same run's yardsticks give, and the score. */
+int bench_cuda_report(const bench_job *job);
 
 /* Prints the summary, or the object of --json. 0, or the exit code after a message. */
 int bench_report(const bench_job *job);

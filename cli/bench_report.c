@@ -3,17 +3,11 @@
 #include "cli/bench.h"
 #include "cli/machine.h"
 #include "cli/message.h"
+#include "cli/spread.h"
 #include "cli/counters.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* Over the repetitions. */
-typedef struct spread {
-    double median, least, most;
-} spread;
 
 /* Forward, backward or both. */
 typedef struct timing {
@@ -27,18 +21,6 @@ typedef struct summary {
     spread product;
     timing time_forward, time_backward, time_both;
 } summary;
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static spread spread_of(const double *values, int64_t count) {
-    double sorted[2 * BENCH_MAX_REPEAT];
-    memcpy(sorted, values, (size_t)count * sizeof *sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, ascending);
-    return (spread){(sorted[(count - 1) / 2] + sorted[count / 2]) / 2, sorted[0], sorted[count - 1]};
-}
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
@@ -98,10 +80,6 @@ static summary sum_up(const bench_job *job) {
 }
 
 /* ---- JSON ---- */
-
-static json_t *spread_json(const spread *s, double unit) {
-    return json_pack("{s:f,s:f,s:f}", "median", unit * s->median, "min", unit * s->least, "max", unit * s->most);
-}
 
 static json_t *timing_json(const timing *t, const ferry_stats *stats) {
     json_t *object = json_pack("{s:o,s:o,s:o}", "ms", spread_json(&t->seconds, 1e3), "gflop_per_s",

@@ -10,11 +10,24 @@ add_library(ferry_cli STATIC ${FERRY_CLI_SOURCES})
 target_include_directories(ferry_cli PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(ferry_cli PUBLIC ferry_static ferry_ref PkgConfig::JANSSON)
 
+# The yardstick of `ferry bench` on GPUs, built as the kernels of the library are.
+if(TARGET ferry_cuda)
+  add_library(ferry_cli_cuda OBJECT cli/bench_plain.cu)
+  target_link_libraries(ferry_cli_cuda PRIVATE ferry_flags)
+  target_include_directories(ferry_cli_cuda PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(ferry_cli_cuda PRIVATE $<TARGET_PROPERTY:ferry_cuda,COMPILE_OPTIONS>)
+  target_sources(ferry_cli PRIVATE $<TARGET_OBJECTS:ferry_cli_cuda>)
+  set_target_properties(ferry_cli PROPERTIES LINKER_LANGUAGE C CUDA_ARCHITECTURES OFF)
+endif()
+
 string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
 set(options "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_${type}}")
 if(FERRY_SANITIZE)
   string(APPEND options " -fsanitize=${FERRY_SANITIZE}")
 endif()
+# Where it was built is nobody's business.
+string(REGEX REPLACE "-f[a-z]*-prefix-map=[^ ]*" "" options "${options}")
+string(REGEX REPLACE " +" " " options "${options}")
 string(STRIP "${options}" options)
 set(build_definitions
   "FERRY_COMPILER=\"${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}\""

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gates and marks of a GPU's queue. */
+#ifdef FERRY_HAVE_CUDA
+#include "cli/bench_lane.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+static const char *say(cudaError_t error) { return error == cudaSuccess ? NULL : cudaGetErrorString(error); }
+
+static const char *say_driver(CUresult result) {
+    return result == CUDA_SUCCESS ? NULL : "the driver refuses to wait for a word of memory";
+}
+
+static const char *find(const char *name, void *to) {
+    enum cudaDriverEntryPointQueryResult found;
+    void *entry = NULL;
+    const char *why = say(cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found));
+    if (!why && !entry) why = "the driver cannot wait for a word of memory";
+    if (!why) memcpy(to, &entry, sizeof entry);
+    return why;
+}
+
+/* Ranks that are threads share the registration. */
+static const char *map_gates(bench_lane *lane) {
+    unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
+    cudaError_t error = cudaHostRegister(lane->gates, sizeof *lane->gates, flags);
+    if (error == cudaErrorHostMemoryAlreadyRegistered) {
+        cudaGetLastError(); /* or the next call would report it */
+        error = cudaSuccess;
+    }
+    if (error != cudaSuccess) return say(error);
+    return say(cudaHostGetDevicePointer((void **)&lane->gates_there, lane->gates, 0));
+}
+
+const char *bench_lane_open(bench_lane *lane, cli_device *device, bench_gates *gates, int rank, int ranks) {
+    *lane = (bench_lane){.device = device, .gates = gates, .rank = rank, .ranks = ranks};
+    /* Counters go on where the measurement before this one left them: the same on all ranks. */
+    lane->opened = atomic_load(&gates->open.value);
+    lane->met = atomic_load(&gates->arrived[rank].value);
+    const char *why = find("cuStreamWriteValue32", &lane->write);
+    if (!why) why = find("cuStreamWaitValue32", &lane->await);
+    if (!why) why = map_gates(lane);
+    while (!why && lane->made < BENCH_MARKS) {
+        why = say(cudaEventCreate(&lane->mark[lane->made]));
+        if (!why) lane->made++;
+    }
+    return why;
+}
+
+void bench_lane_close(bench_lane *lane) {
+    for (int i = 0; i < lane->made; i++) cudaEventDestroy(lane->mark[i]);
+    lane->made = 0;
+}
+
+static CUdeviceptr word(const bench_lane *lane, size_t offset) { return (CUdeviceptr)(lane->gates_there + offset); }
+
+static CUdeviceptr arrived(const bench_lane *lane, int rank) {
+    return word(lane, offsetof(bench_gates, arrived) + (size_t)rank * sizeof lane->gates->arrived[0]);
+}
+
+const char *bench_lane_begin(bench_lane *lane) {
+    lane->marks = 0;
+    lane->opened++;
+    return say_driver(lane->await(lane->device->stream, word(lane, offsetof(bench_gates, open)), lane->opened,
+                                  CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+const char *bench_lane_meet(bench_lane *lane) {
+    CUstream stream = lane->device->stream;
+    lane->met++;
+    const char *why = say_driver(lane->write(stream, arrived(lane, lane->rank), lane->met, 0));
+    for (int r = 0; r < lane->ranks && !why; r++)
+        why = say_driver(lane->await(stream, arrived(lane, r), lane->met, CU_STREAM_WAIT_VALUE_GEQ));
+    return why;
+}
+
+const char *bench_lane_mark(bench_lane *lane) {
+    if (lane->marks == BENCH_MARKS) return "too many marks";
+    return say(cudaEventRecord(lane->mark[lane->marks++], lane->device->stream));
+}
+
+const char *bench_lane_go(bench_lane *lane, ferry_comm *comm) {
+    const char *why = ferry_barrier(comm) ? ferry_last_error() : NULL;
+    /* Every rank opens it, all with the same number. */
+    atomic_store(&lane->gates->open.value, lane->opened);
+    return why ? why : say(cudaStreamSynchronize(lane->device->stream));
+}
+
+double bench_lane_between(const bench_lane *lane, int from, int to) {
+    float ms = 0;
+    cudaEventElapsedTime(&ms, lane->mark[from], lane->mark[to]);
+    return 1e-3 * (double)ms;
+}
+#else
+typedef int bench_lane_is_for_gpus;
+#endif
