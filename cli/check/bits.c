@@ -33,11 +33,13 @@ typedef struct variation {
     int64_t least_macrobatches; /* that some rank must count in the first problem; 0: any */
 } variation;
 
-/* Units of work begin up to 2 ms late, each by its own amount: whatever is not awaited comes too late. */
+/* Units of work begin late, most a little and some 10 ms: whatever is not awaited comes too late. */
 static int jitter(void *user, const ferry_event *event) {
     static _Atomic int64_t events;
     (void)user;
-    if (event->begin && !event->wait) check_sleep(1e-6 * (double)check_below(7, CHECK_CHOICES, ++events, 2000));
+    if (!event->begin || event->wait) return 0;
+    double u = (double)check_below(7, CHECK_CHOICES, ++events, 1000) / 1000;
+    check_sleep(0.01 * u * u * u * u);
     return 0;
 }
 
