@@ -3,9 +3,9 @@
 # parts. tests/cli/test_*.sh: each a script that runs the command; 77 means skipped.
 enable_testing()
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
-# A sanitizer makes everything slower; hangs are still ended.
+# Sanitizers and counted lines make everything slower; hangs are still ended.
 set(FERRY_TEST_TIMEOUT 300)
-if(FERRY_SANITIZE)
+if(FERRY_SANITIZE OR FERRY_COVERAGE)
   set(FERRY_TEST_TIMEOUT 900)
 endif()
 
