@@ -619,7 +619,7 @@ static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gp
     CHECK(cudaMemcpy(&state, back.table.state, sizeof state, cudaMemcpyDefault));
     state.tickets = (int)tickets;
     state.take_ticket = 0;
-    state.take_pull = state.take_sum = 0x3fffffff;
+    state.take_pull = state.take_sum = state.take_head = 0x3fffffff;
     std::vector<float> ms;
     for (int i = 0; i < repeats + 2; i++) {
         CHECK(cudaMemcpyAsync(back.table.state, &state, sizeof state, cudaMemcpyDefault, r.stream));

@@ -46,10 +46,12 @@ typedef struct fy_gpu_backward_state {
     int32_t ringed;     /* in this call: that is the forward of the context */
     uint32_t staged;    /* blocks of the staging launch that are done */
     int32_t tickets, units, steps;
-    int32_t spare[26]; /* counters that many blocks take from are lines apart */
+    int32_t head_tiles, head_end; /* the walk's first step, whose rows all warps pull; its end in padded rows */
+    int32_t spare[24];            /* counters that many blocks take from are lines apart */
     uint32_t take_ticket, line0[31];
     uint32_t take_pull, line1[31];
     uint32_t take_sum, line2[31];
+    uint32_t take_head, line3[31];
 } fy_gpu_backward_state;
 
 typedef struct fy_gpu_backward_tables {
@@ -98,6 +100,7 @@ typedef struct fy_gpu_backward {
     int32_t weight_tickets[2];  /* tiles of all its gradients, of one expert */
     int32_t parts;
     int32_t context_blocks, remake_shared, tables_of_weights;
+    int32_t staged; /* 0: nobody but this rank's pulls reads dout, and they read the caller's */
     const uint16_t *dout;
     int64_t dout_stride;
     uint16_t *dx;

@@ -10,7 +10,10 @@
 #include "cuda/block.cuh"
 #include "cuda/prim_wgmma_turned.cuh"
 
-enum { FY_GRAD_STEPS = FY_TILE_N / 64 }; /* stages of g and u behind the operands of a gradient tile */
+enum {
+    FY_GRAD_STEPS = FY_TILE_N / 64, /* stages of g and u behind the operands of a gradient tile */
+    FY_HEAD_ROWS = 2                /* rows of a pull ticket of the first step */
+};
 
 /* A product tile. */
 typedef struct fy_task {

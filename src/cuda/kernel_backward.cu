@@ -60,10 +60,13 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_backward_kernel(const __grid
             if (threadIdx.x == 32 && !apart) fy_choose_role(c, b, shared);
             __syncwarp();
         }
+        if (warp >= 2) fy_pull_backward_head(c, b);
         if (apart || (c.comm_sms == 0 && warp >= 2 && warp < 2 + c.comm_warps)) fy_pull_backward_role(c, b);
         fy_sum_backward_role(c, b);
     } else {
         fy_registers_take<216>();
+        /* The shared expert's products need no pull. */
+        if (c.shared == 0) fy_pull_backward_head(c, b);
         if (!apart)
             fy_product_backward_role(c, b, shared, group - 1);
         else

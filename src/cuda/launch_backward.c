@@ -45,6 +45,7 @@ ferry_status fy_gpu_gradient_create(fy_gpu_gradient *d, const fy_gpu_engine *eng
     d->bytes = fy_gpu_lay_backward(s, NULL, &d->call.table);
     fy_gpu_lay_backward_symmetric(s, symmetric_bytes, &d->call.at);
     d->call.context_blocks = (int32_t)(s->context_rows / FY_BLOCK_ROWS);
+    d->call.staged = s->nranks > 1 || s->shared > 0;
     d->call.remake_shared = s->context_rows == 0;
     FY_CUDA(cudaMalloc((void **)&d->memory, (size_t)d->bytes), "allocating the backward's rows on the device");
     fy_gpu_lay_backward(s, d->memory, &d->call.table);

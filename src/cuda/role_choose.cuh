@@ -15,7 +15,7 @@
 #include "cuda/block_backward.cuh"
 #include "cuda/wait.cuh"
 
-enum { FY_PULLED_ALL = FY_BLOCK_ROWS + FY_BLOCK_ROWS / FY_PULL_ROWS }; /* rows, and one more for each ticket's weights */
+enum { FY_PULLED_ALL = 2 * FY_BLOCK_ROWS }; /* rows and their weights */
 
 typedef struct fy_task_cursor {
     fy_gpu_unit unit;

@@ -44,10 +44,10 @@ FY_DEVICE uint32_t fy_box_at(int row, int chunk)
 
 /* g and u of 64 rows x 128 columns, four pieces of 64 columns that the copy engine writes while the next tile runs. */
 FY_DEVICE void fy_store_gate_up(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t,
-                                uint8_t *buffer, int group, int thread)
+                                uint8_t *buffer, int group)
 {
     const fy_gpu_backward_maps &maps = t.shared ? b.shared_expert : b.routed;
-    int lane = thread & 31, row = (thread / 32) * 16 + (lane & 15), block = t.row / FY_BLOCK_ROWS + group;
+    int thread = fy_thread_again() & 127, lane = thread & 31, row = (thread / 32) * 16 + (lane & 15), block = t.row / FY_BLOCK_ROWS + group;
     int saved = !t.shared && fy_is_saved(b, block);
     int to_row = t.shared || saved ? block * FY_BLOCK_ROWS : t.load_row + group * FY_BLOCK_ROWS;
 #pragma unroll
@@ -120,11 +120,11 @@ FY_DEVICE float fy_high_half(uint32_t v)
 /* `row_weight`: of row `lane` of the warp's 16. */
 template <bool CLAMPED>
 FY_DEVICE void fy_store_gradient(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t,
-                                 uint8_t *shared, fy_stage &stage, int group, int thread, float row_weight)
+                                 uint8_t *shared, fy_stage &stage, int group, float row_weight)
 {
     const fy_gpu_backward_maps &maps = t.shared ? b.shared_expert : b.routed;
     fy_backward_block *block = fy_backward_block_of(shared);
-    int lane = thread & 31, warp_row = thread / 32 * 16, row = warp_row + (lane & 15);
+    int thread = fy_thread_again() & 127, lane = thread & 31, warp_row = thread / 32 * 16, row = warp_row + (lane & 15);
     /* Masks: zeros behind the expert's last row, whatever the products are there. */
     int behind = group * FY_BLOCK_ROWS + warp_row + lane / 4 - t.rows;
     uint32_t live[2] = {(uint32_t)(behind >> 31), (uint32_t)((behind + 8) >> 31)};

@@ -111,25 +111,25 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
                 fy_store_no_weight(c, b, t, buffer, group, thread);
             } else if (!t.resumes) {
                 fy_multiply<1, 1>(c, b, acc, shared, stage, group, thread, products, 0);
-                fy_store_weight(c, b, acc, t, buffer, &block->old[group], group, thread);
+                fy_store_weight(c, b, acc, t, buffer, &block->old[group], group);
             } else {
                 fy_resume_sums(b, acc, t, group, thread);
                 fy_multiply<1, 1>(c, b, acc, shared, stage, group, thread, products, 1);
-                fy_store_weight(c, b, acc, t, buffer, &block->old[group], group, thread);
+                fy_store_weight(c, b, acc, t, buffer, &block->old[group], group);
             }
             continue;
         }
         if (kind == FY_REMAKE) {
             fy_multiply<0, 0>(c, b, acc, shared, stage, group, thread, products, 0);
-            fy_store_gate_up(c, b, acc, t, buffer, group, thread);
+            fy_store_gate_up(c, b, acc, t, buffer, group);
         } else if (kind == FY_GRAD) {
             const float *weights = b.table.weight_ring + t.load_row + group * FY_BLOCK_ROWS + warp * 16;
             float weight = t.shared ? 1.0f : __ldcg(weights + (lane & 15));
             fy_multiply<0, 1>(c, b, acc, shared, stage, group, thread, products, 0);
             if (c.limit < 3e38f)
-                fy_store_gradient<true>(c, b, acc, t, shared, stage, group, thread, weight);
+                fy_store_gradient<true>(c, b, acc, t, shared, stage, group, weight);
             else
-                fy_store_gradient<false>(c, b, acc, t, shared, stage, group, thread, weight);
+                fy_store_gradient<false>(c, b, acc, t, shared, stage, group, weight);
         } else {
             uint16_t *target = fy_dx_target(c, t, group, warp, lane);
             fy_multiply<0, 1>(c, b, acc, shared, stage, group, thread, products, 0);
@@ -138,7 +138,8 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             fy_group_sync(group + 1);
             fy_work w;
             w.column = t.column;
-            fy_push_rows(c, acc, w, buffer + warp * FY_WARP_BYTES, target, lane);
+            int again = fy_thread_again() & 127;
+            fy_push_rows(c, acc, w, buffer + again / 32 * FY_WARP_BYTES, target, again & 31);
             if (t.column == 0 && !t.shared) fy_push_dweights(c, b, t, group, warp, lane);
         }
         if (lane == 0) {

@@ -3,13 +3,13 @@
  * The pull of the backward: warps beside the loading thread take tickets of FY_PULL_ROWS rows in walk order and copy rows
  * of dout, and of x where neither the context nor the ring has it, from their owners' staged memory into the ring. A
  * token that several rows of one macrobatch want is read once and stored to all of them. The router weight of every row
- * comes along. Rows between an expert's last row and the end of its block become zeros in dout and x, which weight
+ * comes along. The rows of the walk's first step are an exception: all warps bring them, in small tickets. Rows between an expert's last row and the end of its block become zeros in dout and x, which weight
  * gradients contract over.
  * Reads: tile table, source[row], slot_row; staged dout, x and weights of all ranks.
  * Writes: dout ring, x ring (padding rows of x also in the context), weight_ring.
  * Waits on: made[block], sent[block] and gathered[segment of the block] of the macrobatch before: nobody reads the ring
  *           rows any more that this macrobatch's pulls and products overwrite.
- * Publishes: pulled[block]: one for each row, padding included, and one for each ticket's weights.
+ * Publishes: pulled[block]: one for each row, padding included, and one for its weight.
  * Registers: the producer warpgroup's 72: six 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_BACKWARD_CUH
@@ -67,44 +67,45 @@ FY_DEVICE void fy_zero_row(uint16_t *row, int row16, int lane)
     for (int i = lane; i < row16; i += 32) __stcg((uint4 *)row + i, make_uint4(0, 0, 0, 0));
 }
 
-/* The ticket's own part: weights of its rows, and zeros in its padding rows. */
-FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, int row, int rows, int2 source, int lane)
+/* A ticket's own part: weights of its `count` rows, and zeros in those that are padding, behind `rows`. */
+FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, int row, int rows, int count, int2 source,
+                               int lane)
 {
     int ring_row = row % (c.ring_blocks * FY_BLOCK_ROWS), row16 = c.hidden / 8;
     float weight = 0.0f;
     if (lane < rows) weight = __ldcg((const float *)(c.peer[source.x] + b.at.weights) + source.y);
-    if (lane < FY_PULL_ROWS) __stcg(b.table.weight_ring + ring_row + lane, weight);
+    if (lane < count) __stcg(b.table.weight_ring + ring_row + lane, weight);
     uint16_t *x = fy_is_saved(b, row / FY_BLOCK_ROWS) ? b.context.x + fy_wide(row, c.hidden)
                                                       : c.table.x_ring + fy_wide(ring_row, c.hidden);
 #pragma unroll 1
-    for (int r = rows; r < FY_PULL_ROWS; r++) {
+    for (int r = rows; r < count; r++) {
         fy_zero_row(b.table.dout_ring + fy_wide(ring_row + r, c.hidden), row16, lane);
         fy_zero_row(x + fy_wide(r, c.hidden), row16, lane);
     }
     fy_fence_async();
     __syncwarp();
     fy_fence_gpu();
-    if (lane == 0) fy_add_relaxed_gpu(&c.table.pulled[row / FY_BLOCK_ROWS], 1 + FY_PULL_ROWS - rows);
+    if (lane == 0) fy_add_relaxed_gpu(&c.table.pulled[row / FY_BLOCK_ROWS], 2 * count - rows);
 }
 
-/* Lane k: the row that slot k of the token has here in the macrobatch of `row`, or -1. */
-FY_DEVICE int fy_row_of_slot(const fy_gpu_call &c, int rank, int slot, int row, int lane)
+/* Lane k: the row that slot k of the token has here, if the pull of `row` may bring it: in the same macrobatch, and not
+ * of the first step; -1 otherwise. */
+FY_DEVICE int fy_row_of_slot(const fy_gpu_call &c, const fy_gpu_backward &b, int rank, int slot, int row, int lane)
 {
     if (lane >= c.slots) return -1;
     int mine = c.table.slot_row[fy_wide(rank, c.max_tokens * c.slots) + (uint32_t)(slot / c.slots * c.slots + lane)];
     int ring_rows = c.ring_blocks * FY_BLOCK_ROWS;
-    return mine >= 0 && mine / ring_rows == row / ring_rows ? mine : -1;
+    return mine >= b.table.state->head_end && mine / ring_rows == row / ring_rows ? mine : -1;
 }
 
-/* One ticket's rows. False: the call is over. */
-FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backward &b, int ticket, int lane)
+/* The rows of one ticket: `count` from place `first` of a tile. False: the call is over. */
+FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backward &b, int tile_number, int first, int count,
+                                       bool fan_out, int lane)
 {
-    bool fan_out = c.fan_out && c.slots <= 32;
-    const int per_tile = FY_TILE_M / FY_PULL_ROWS;
-    int4 tile = *(const int4 *)&b.table.tile[ticket / per_tile];
-    int first = ticket % per_tile * FY_PULL_ROWS, row = tile.y + first;
+    int4 tile = *(const int4 *)&b.table.tile[tile_number];
+    int row = tile.y + first;
     if (first >= (int)fy_round_to_blocks(tile.z)) return true;
-    int rows = max(0, min(tile.z - first, (int)FY_PULL_ROWS));
+    int rows = max(0, min(tile.z - first, count));
     int2 source = make_int2(0, 0);
     if (lane < rows) source = *(const int2 *)&c.table.source[row + lane];
     /* Which of the rows are their tokens' first in the macrobatch: several looks are on their way at once. */
@@ -117,7 +118,7 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
 #pragma unroll
             for (int i = 0; i < looks; i++) {
                 int rank = __shfl_sync(0xffffffffu, source.x, r0 + i), slot = __shfl_sync(0xffffffffu, source.y, r0 + i);
-                along[i] = r0 + i < rows ? fy_row_of_slot(c, rank, slot, row, lane) : -1;
+                along[i] = r0 + i < rows ? fy_row_of_slot(c, b, rank, slot, row, lane) : -1;
             }
 #pragma unroll
             for (int i = 0; i < looks; i++)
@@ -125,12 +126,12 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
         }
     }
     if (!__all_sync(0xffffffffu, lane > 0 || fy_wait_for_backward_ring(c, b, row / FY_BLOCK_ROWS))) return false;
-    fy_pull_weights(c, b, row, rows, source, lane);
+    fy_pull_weights(c, b, row, rows, count, source, lane);
 #pragma unroll 1
     for (; due; due &= due - 1) {
         int r = __ffs(due) - 1, row16 = c.hidden / 8;
         int rank = __shfl_sync(0xffffffffu, source.x, r), slot = __shfl_sync(0xffffffffu, source.y, r);
-        int mine = fan_out ? fy_row_of_slot(c, rank, slot, row, lane) : lane == 0 ? row + r : -1;
+        int mine = fan_out ? fy_row_of_slot(c, b, rank, slot, row, lane) : lane == 0 ? row + r : -1;
         if (!__all_sync(0xffffffffu, mine < 0 || fy_wait_for_backward_ring(c, b, mine / FY_BLOCK_ROWS))) return false;
         int ring_row = mine % (c.ring_blocks * FY_BLOCK_ROWS);
 #pragma unroll 1
@@ -140,6 +141,7 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
             uint32_t wanted = __ballot_sync(0xffffffffu, here);
             if (wanted == 0) break;
             const uint4 *from = (const uint4 *)(c.peer[rank] + (x ? c.at.x : b.at.dout)) + fy_wide(slot / c.slots, row16);
+            if (!x && !b.staged) from = (const uint4 *)(b.dout + slot / c.slots * b.dout_stride);
             fy_pull_row_to(x ? c.table.x_ring : b.table.dout_ring, from, row16, wanted, ring_row, lane);
         }
         fy_fence_async();
@@ -150,15 +152,35 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
     return true;
 }
 
+/* The next ticket on a counter, or -1. */
+FY_DEVICE int fy_take_pull(uint32_t *counter, int tickets, int lane)
+{
+    int ticket = 0;
+    if (lane == 0) ticket = (int)atomicAdd(counter, 1u);
+    ticket = __shfl_sync(0xffffffffu, ticket, 0);
+    return ticket < tickets ? ticket : -1;
+}
+
+/* The first step's rows, in small tickets and each for itself: waits for nobody, so every warp may help. */
+FY_DEVICE void fy_pull_backward_head(const fy_gpu_call &c, const fy_gpu_backward &b)
+{
+    const int per_tile = FY_TILE_M / FY_HEAD_ROWS;
+    int lane = threadIdx.x & 31, ticket;
+    while ((ticket = fy_take_pull(&b.table.state->take_head, b.table.state->head_tiles * per_tile, lane)) >= 0)
+        fy_pull_backward_ticket(c, b, ticket / per_tile, ticket % per_tile * FY_HEAD_ROWS, FY_HEAD_ROWS, false, lane);
+}
+
 FY_DEVICE void fy_pull_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b)
 {
-    int lane = threadIdx.x & 31;
+    const int per_tile = FY_TILE_M / FY_PULL_ROWS;
+    int lane = threadIdx.x & 31, ticket;
     for (;;) {
-        int ticket = 0;
-        if (lane == 0) ticket = (int)atomicAdd(&b.table.state->take_pull, 1u);
-        ticket = __shfl_sync(0xffffffffu, ticket, 0);
-        if (ticket >= c.table.state->tiles * (FY_TILE_M / FY_PULL_ROWS)) return;
-        if (!fy_pull_backward_ticket(c, b, ticket, lane)) return;
+        int head = b.table.state->head_tiles;
+        ticket = fy_take_pull(&b.table.state->take_pull, (c.table.state->tiles - head) * per_tile, lane);
+        if (ticket < 0) return;
+        if (!fy_pull_backward_ticket(c, b, head + ticket / per_tile, ticket % per_tile * FY_PULL_ROWS, FY_PULL_ROWS,
+                                     c.fan_out && c.slots <= 32, lane))
+            return;
     }
 }
 

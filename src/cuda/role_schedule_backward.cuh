@@ -66,7 +66,8 @@ FY_DEVICE void fy_stage_role(const fy_gpu_call &c, const fy_gpu_backward &b)
     uint32_t call = state->calls + 1;
     fy_span s = fy_grid_span();
     int64_t slots = (int64_t)kept.tokens * c.slots;
-    fy_copy_tokens(fy_symmetric_at<uint16_t>(c, c.rank, b.at.dout), b.dout, b.dout_stride, kept.tokens, c.hidden);
+    if (b.staged)
+        fy_copy_tokens(fy_symmetric_at<uint16_t>(c, c.rank, b.at.dout), b.dout, b.dout_stride, kept.tokens, c.hidden);
     if (b.context_blocks < c.max_blocks)
         fy_copy_tokens(fy_symmetric_at<uint16_t>(c, c.rank, c.at.x), b.context.own_x, c.hidden, kept.tokens, c.hidden);
     float *weights = fy_symmetric_at<float>(c, c.rank, b.at.weights);
@@ -213,6 +214,11 @@ FY_DEVICE void fy_list_backward(const fy_gpu_call &c, const fy_gpu_backward &b, 
     if (weight && c.shared > 0) add(FY_WEIGHT, 0, 1, b.weight_tickets[1]);
     add(FY_LAST, 0, 0, 0);
     state->units = units - 1;
+    /* The first step's rows. */
+    int head = kept.macrobatches == 0 ? 0 : macro_tile[1] < c.mini_tiles ? macro_tile[1] : c.mini_tiles;
+    int macro_end = kept.blocks < c.ring_blocks ? kept.blocks : c.ring_blocks;
+    state->head_tiles = head;
+    state->head_end = head == 0 ? 0 : head < macro_tile[1] ? b.table.tile[head].row : macro_end * FY_BLOCK_ROWS;
     state->tickets = ticket;
     state->steps = steps;
 }
@@ -247,7 +253,7 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b)
         state->tiles = kept.tiles;
         state->macrobatches = kept.macrobatches;
         state->rows = kept.rows;
-        b.table.state->take_ticket = b.table.state->take_pull = b.table.state->take_sum = 0;
+        b.table.state->take_ticket = b.table.state->take_pull = b.table.state->take_sum = b.table.state->take_head = 0;
         b.table.state->staged = 0;
         b.table.state->ringed = ringed;
         /* The ring ends with the last macrobatch: still the forward's first only when there is no other. */

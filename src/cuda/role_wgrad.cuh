@@ -127,8 +127,9 @@ FY_DEVICE const CUtensorMap *fy_gradient_map(const fy_gpu_call &c, const fy_gpu_
 }
 
 FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t,
-                               uint8_t *buffer, uint64_t *old, int group, int thread)
+                               uint8_t *buffer, uint64_t *old, int group)
 {
+    int thread = fy_thread_again() & 127;
     if (!t.closes) {
         fy_keep_sums(b, acc, t, group, thread);
     } else {
