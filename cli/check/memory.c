@@ -273,7 +273,7 @@ static void own_context_body(const check_job *job, const ferry_bootstrap *bootst
     ferry_plan plan = {.size = sizeof plan};
     if (!check_rank_open(&r, job->c, job->batch, job->way, bootstrap)) return;
     ferry_layer_get_plan(r.layer, &plan);
-    size_t bytes = (size_t)plan.context_bytes;
+    size_t bytes = (size_t)plan.context_memory_bytes;
     if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard)) {
         if (posix_memalign(&memory, 256, bytes + 2 * GUARD) == 0) {
             memset(memory, 0xa5, bytes + 2 * GUARD);

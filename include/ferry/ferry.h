@@ -268,7 +268,8 @@ typedef struct ferry_plan {
     int64_t ring_bytes;      /* row buffers of one macrobatch */
     int64_t table_bytes;     /* row tables, counters, scratch of workers */
     int64_t layer_bytes;     /* symmetric + ring + table */
-    int64_t context_bytes;   /* each context */
+    int64_t context_bytes;   /* each context: its memory and its handle */
+    int64_t context_memory_bytes; /* its memory alone: what the caller provides, if he does */
 } ferry_plan;
 
 FERRY_API void ferry_layer_config_init(ferry_layer_config *config);
@@ -286,7 +287,7 @@ FERRY_API int64_t ferry_layer_expert_id(const ferry_layer *layer, int rank, int6
 
 /*
  * What a forward leaves for its backward: copies of x, ids and router weights, the schedule, and x, g, u of the
- * first context_rows rows in canonical order. `memory` (of plan.context_bytes, aligned to 256) may be the caller's,
+ * first context_rows rows in canonical order. `memory` (of plan.context_memory_bytes, aligned to 256) may be the caller's,
  * who then keeps it alive; NULL: the layer allocates it. A context may be used again after its backward, or
  * destroyed without one. Several may be in flight, their backwards in any order. Destroy before the layer.
  */

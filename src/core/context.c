@@ -12,12 +12,8 @@ ferry_status ferry_context_create(ferry_layer *layer, void *memory, ferry_contex
     context->layer = layer;
     context->memory = memory;
     context->owned = memory == NULL;
-    ferry_status status = FERRY_OK;
-    if (context->owned)
-        status = fy_alloc(counted, (size_t)layer->plan.context_bytes, "a context's memory", (void **)&context->memory);
-    if (status == FERRY_OK) status = fy_backend_of(layer->comm->config.backend)->context_create(context);
+    ferry_status status = fy_backend_of(layer->comm->config.backend)->context_create(context);
     if (status != FERRY_OK) {
-        if (context->owned) fy_free(counted, context->memory, (size_t)layer->plan.context_bytes);
         fy_free(counted, context, sizeof *context);
         return status;
     }
@@ -30,7 +26,6 @@ void ferry_context_destroy(ferry_context *context) {
     if (context == NULL) return;
     ferry_layer *layer = context->layer;
     fy_backend_of(layer->comm->config.backend)->context_destroy(context);
-    if (context->owned) fy_free(&layer->comm->memory, context->memory, (size_t)layer->plan.context_bytes);
     fy_free(&layer->comm->memory, context, sizeof *context);
     layer->contexts--;
 }

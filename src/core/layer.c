@@ -40,10 +40,7 @@ static ferry_status agree_on_config(ferry_comm *comm, const ferry_layer_config *
     memcpy(&limit_bits, &c->swiglu_limit, sizeof limit_bits);
     agreement mine = {{c->hidden, c->intermediate, c->shared, c->experts, c->slots, c->max_tokens, limit_bits,
                        c->minibatch_rows, c->ring_rows, c->context_rows, map_hash(c), c->precision}};
-    agreement *all;
-    size_t bytes = (size_t)comm->nranks * sizeof *all;
-    FY_TRY(fy_agree(comm, fy_alloc(&comm->memory, bytes, "configurations of all ranks", (void **)&all),
-                    "creating a layer"));
+    agreement all[FY_MAX_RANKS];
     ferry_status status = fy_allgather(comm, &mine, all, sizeof mine);
     for (int r = 1; r < comm->nranks && status == FERRY_OK; r++)
         for (int i = 0; i < 12 && status == FERRY_OK; i++)
@@ -51,7 +48,6 @@ static ferry_status agree_on_config(ferry_comm *comm, const ferry_layer_config *
                 status = fy_fail(FERRY_E_MISMATCH,
                                  "ferry_layer_create: ranks disagree about %s: rank 0 gives %lld, rank %d gives %lld",
                                  agreement_name[i], (long long)all[0].value[i], r, (long long)all[r].value[i]);
-    fy_free(&comm->memory, all, bytes);
     return status;
 }
 

@@ -38,7 +38,7 @@ struct ferry_context {
     fy_context_phase phase;
     int64_t forward;        /* number of the forward that filled it */
     int parts_done;         /* FERRY_BACKWARD_* bits */
-    unsigned char *memory;  /* plan.context_bytes */
+    unsigned char *memory;  /* plan.context_memory_bytes */
     int owned;
     void *state;            /* the backend's */
 };
@@ -52,6 +52,7 @@ typedef struct fy_backend {
     void (*comm_destroy)(ferry_comm *comm);
     ferry_status (*layer_create)(ferry_layer *layer);
     void (*layer_destroy)(ferry_layer *layer);
+    /* Gives the context memory of plan.context_memory_bytes where it is `owned`; destroy takes that back. */
     ferry_status (*context_create)(ferry_context *context);
     void (*context_destroy)(ferry_context *context);
     ferry_status (*forward)(ferry_layer *layer, const ferry_forward_args *args);

@@ -54,6 +54,7 @@ ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend
     p.ring_rows = s.ring_rows;
     p.context_rows = s.context_rows;
     p.table_bytes += (int64_t)fy_layer_own_bytes(&s);
+    p.context_bytes = p.context_memory_bytes + (int64_t)sizeof(ferry_context);
     p.layer_bytes = p.symmetric_bytes + p.ring_bytes + p.table_bytes;
     *shape = s;
     *plan = p;

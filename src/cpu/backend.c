@@ -23,7 +23,7 @@ static ferry_status cpu_plan(fy_shape *shape, int comm_workers, int compute_work
     plan->symmetric_bytes = (int64_t)fy_symmetric_bytes(shape->nranks, (size_t)l.symmetric.bytes);
     plan->ring_bytes = l.ring.bytes;
     plan->table_bytes = l.table.bytes + (int64_t)sizeof(fy_cpu_layer);
-    plan->context_bytes = l.context.bytes;
+    plan->context_memory_bytes = l.context.bytes;
     return FERRY_OK;
 }
 
@@ -85,11 +85,17 @@ static ferry_status cpu_layer_create(ferry_layer *layer) {
 }
 
 static ferry_status cpu_context_create(ferry_context *context) {
-    (void)context; /* everything is in its memory */
-    return FERRY_OK;
+    const ferry_layer *layer = context->layer;
+    if (!context->owned) return FERRY_OK;
+    return fy_alloc(&layer->comm->memory, (size_t)layer->plan.context_memory_bytes, "a context's memory",
+                    (void **)&context->memory);
 }
 
-static void cpu_context_destroy(ferry_context *context) { (void)context; }
+static void cpu_context_destroy(ferry_context *context) {
+    const ferry_layer *layer = context->layer;
+    if (context->owned)
+        fy_free(&layer->comm->memory, context->memory, (size_t)layer->plan.context_memory_bytes);
+}
 
 /* What both directions start from. The call's lists are still empty. */
 static void begin(fy_call *call, ferry_layer *layer, ferry_context *context) {
