@@ -2,6 +2,7 @@
 /* Ranks as threads share one thread group; ranks as processes find each other through the environment bootstrap. */
 #include "cli/launch.h"
 
+#include "cli/clock.h"
 #include "cli/message.h"
 
 #include <errno.h>
@@ -15,12 +16,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- Threads ---- */
 
@@ -121,7 +116,7 @@ static int child_code(int wait_status, int rank) {
 
 /* Waits for all children (pid 0: never started); `code` is a failure from before, or 0. */
 static int wait_for_children(pid_t *pids, int count, int code, double grace_s) {
-    double deadline = code ? now_s() + grace_s : 0;
+    double deadline = code ? cli_now_s() + grace_s : 0;
     int killed = 0;
     for (int alive = 1; alive;) {
         alive = 0;
@@ -137,10 +132,10 @@ static int wait_for_children(pid_t *pids, int count, int code, double grace_s) {
             pids[r] = 0;
             if (ended && !code) {
                 code = ended;
-                deadline = now_s() + grace_s;
+                deadline = cli_now_s() + grace_s;
             }
         }
-        if (alive && code && !killed && now_s() > deadline) {
+        if (alive && code && !killed && cli_now_s() > deadline) {
             cli_note("ending the ranks that are still there %.0f s after a failure", grace_s);
             for (int r = 0; r < count; r++) {
                 if (pids[r]) kill(pids[r], SIGKILL);

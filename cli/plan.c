@@ -84,12 +84,7 @@ static int plan_input_file(plan_job *job) {
     int code = run_problem_open(&p, &as_run);
     if (!code) {
         job->title = o->input;
-        job->config.hidden = p.hidden;
-        job->config.intermediate = p.intermediate;
-        job->config.shared = p.shared;
-        job->config.experts = p.experts;
-        job->config.slots = p.slots;
-        job->config.max_tokens = p.max_tokens;
+        job->config = run_problem_config(&p);
         job->input.nranks = p.nranks;
         job->input.first_token = p.first_token;
         job->input.ids = p.ids;

@@ -129,13 +129,7 @@ static void configure(run_job *job) {
     const run_options *o = job->options;
     const run_problem *p = job->problem;
     ferry_layer_config *config = &job->config;
-    ferry_layer_config_init(config);
-    config->hidden = p->hidden;
-    config->intermediate = p->intermediate;
-    config->shared = p->shared;
-    config->experts = p->experts;
-    config->slots = p->slots;
-    config->max_tokens = p->max_tokens;
+    *config = run_problem_config(p);
     config->swiglu_limit = (float)o->swiglu_limit;
     knobs_configure(&o->knobs, p->tokens, config);
     knobs_choose_workers(&o->knobs, o->backend, p->nranks, &job->comm_workers, &job->compute_workers);

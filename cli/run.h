@@ -35,6 +35,8 @@ typedef struct run_problem {
 
 /* 0, or the exit code after a message. Free it in both cases. */
 int run_problem_open(run_problem *problem, const run_options *options);
+/* The layer that the problem is for, with rows by rule. */
+ferry_layer_config run_problem_config(const run_problem *problem);
 void run_problem_close(run_problem *problem);
 
 /* What every rank computes, in memory that processes share. Gradients are in expert order. */

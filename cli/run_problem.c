@@ -176,6 +176,18 @@ int run_problem_open(run_problem *problem, const run_options *options) {
     return code;
 }
 
+ferry_layer_config run_problem_config(const run_problem *problem) {
+    ferry_layer_config config;
+    ferry_layer_config_init(&config);
+    config.hidden = problem->hidden;
+    config.intermediate = problem->intermediate;
+    config.shared = problem->shared;
+    config.experts = problem->experts;
+    config.slots = problem->slots;
+    config.max_tokens = problem->max_tokens;
+    return config;
+}
+
 void run_problem_close(run_problem *problem) {
     safetensors_close(problem->file);
     free(problem->first_token);

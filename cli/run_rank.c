@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of `ferry run`: its slice of the tokens, its experts, a forward and, with dout, a backward. */
+#include "cli/clock.h"
 #include "cli/device.h"
 #include "cli/message.h"
 #include "cli/run.h"
 
 #include <stdio.h>
-#include <time.h>
 
 typedef struct rank_state {
     const run_job *job;
@@ -21,12 +21,6 @@ typedef struct rank_state {
     ferry_forward_args forward;
     ferry_backward_args backward;
 } rank_state;
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static size_t dtype_bytes(ferry_dtype dtype) { return dtype == FERRY_BF16 ? 2 : dtype == FERRY_I64 ? 8 : 4; }
 
@@ -171,18 +165,18 @@ static ferry_status finish(rank_state *s, ferry_status status) {
 
 static ferry_status forward(rank_state *s) {
     ferry_status status = ferry_barrier(s->comm);
-    double start = now_s();
+    double start = cli_now_s();
     if (!status) status = finish(s, ferry_forward(s->layer, &s->forward));
-    s->result->forward_s = now_s() - start;
+    s->result->forward_s = cli_now_s() - start;
     if (status) return status;
     s->result->forward.size = sizeof s->result->forward;
     return ferry_layer_stats(s->layer, &s->result->forward);
 }
 
 static ferry_status backward(rank_state *s) {
-    double start = now_s();
+    double start = cli_now_s();
     ferry_status status = finish(s, ferry_backward(s->layer, &s->backward));
-    s->result->backward_s = now_s() - start;
+    s->result->backward_s = cli_now_s() - start;
     if (status) return status;
     s->result->backward.size = sizeof s->result->backward;
     return ferry_layer_stats(s->layer, &s->result->backward);

@@ -64,13 +64,7 @@ static void configure(trace_job *job) {
     const trace_options *o = job->options;
     const run_problem *p = job->problem;
     ferry_layer_config *config = &job->config;
-    ferry_layer_config_init(config);
-    config->hidden = p->hidden;
-    config->intermediate = p->intermediate;
-    config->shared = p->shared;
-    config->experts = p->experts;
-    config->slots = p->slots;
-    config->max_tokens = p->max_tokens;
+    *config = run_problem_config(p);
     knobs_configure(&o->knobs, p->tokens, config);
 }
 

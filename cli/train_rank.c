@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of a training: the same steps on every rank; rank 0 does the talking. */
+#include "cli/clock.h"
 #include "cli/machine.h"
 #include "cli/message.h"
 #include "cli/train.h"
 #include "lm/error.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 /* Reports come every REPORT_STEPS steps, in short trainings ten times; the held-out loss in them is that of
  * REPORT_BATCHES batches. */
 enum { REPORT_STEPS = 50, REPORT_BATCHES = 4, MOST_WORKERS = 4 };
-
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int64_t report_windows(const lm_trainer *trainer) {
     int64_t all = lm_trainer_windows(trainer), some = REPORT_BATCHES * trainer->model->config.sequences;
@@ -36,15 +30,15 @@ static int report(const train_job *job, lm_trainer *trainer, int64_t steps, doub
 static int run_steps(const train_job *job, lm_trainer *trainer) {
     int64_t last = job->options.steps, steps = last - trainer->step;
     int64_t every = steps >= 10 * REPORT_STEPS ? REPORT_STEPS : (steps + 9) / 10, reported = trainer->step;
-    double begin = now_s();
+    double begin = cli_now_s();
     while (trainer->step < last) {
         if (lm_trainer_step(trainer)) return -1;
         if (trainer->step == last) train_routing_take(job, trainer);
         if (trainer->model->rank == 0) train_show_bar(job, trainer->step, trainer->loss);
         if (trainer->step % every != 0 && trainer->step != last) continue;
-        if (report(job, trainer, trainer->step - reported, now_s() - begin)) return -1;
+        if (report(job, trainer, trainer->step - reported, cli_now_s() - begin)) return -1;
         reported = trainer->step;
-        begin = now_s();
+        begin = cli_now_s();
     }
     return 0;
 }
@@ -61,14 +55,14 @@ static int sample(const train_job *job, lm_trainer *trainer) {
 
 /* Returns -1 with lm_error() set; *code is an exit code after a message that has been printed. */
 static int train(const train_job *job, ferry_comm *comm, lm_trainer **trainer, int *code) {
-    double begin = now_s(), held_out;
+    double begin = cli_now_s(), held_out;
     LM_TRY(lm_trainer_create(comm, &job->config, &job->text, trainer));
     lm_trainer *t = *trainer;
     if (job->checkpoint) train_checkpoint_restore(job, t);
     if (t->model->rank == 0) train_print_start(job, t);
     LM_TRY(run_steps(job, t));
     LM_TRY(lm_trainer_evaluate(t, lm_trainer_windows(t), &held_out));
-    if (t->model->rank == 0) train_print_end(job, t->step, held_out, now_s() - begin);
+    if (t->model->rank == 0) train_print_end(job, t->step, held_out, cli_now_s() - begin);
     if (job->options.save) *code = train_checkpoint_save(t, job->options.save);
     return job->options.sample && !*code ? sample(job, t) : 0;
 }
