@@ -30,12 +30,13 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_bac
         KNOB_INT(type, member, "ring", ring, 1, INT32_MAX, "ROWS",                                                     \
                  "rows of the ring buffer, which hold one macrobatch, rounded up to a multiple of 64 (default: by "    \
                  "rule)"),                                                                                             \
-        KNOB_INT(type, member, "comm-workers", comm_workers, 1, 64, "N",                                               \
-                 "threads per rank that pull, push and sum rows (default 1); on a GPU warps of each multiprocessor that "    \
-             "pull, at most 3 (default: by rule)"),                                         \
+        KNOB_INT(                                                                                                      \
+            type, member, "comm-workers", comm_workers, 1, 64, "N",                                                    \
+            "threads per rank that pull, push and sum rows (default 1); on a GPU warps of each multiprocessor that "   \
+            "pull, at most 3 (default: by rule)"),                                                                     \
         KNOB_INT(type, member, "compute-workers", compute_workers, 1, 1024, "N",                                       \
-                 "threads per rank that multiply (default: processors / ranks, at least 1); on a GPU multiprocessors "      \
-             "(default: all, shared out among the ranks there)"),                          \
+                 "threads per rank that multiply (default: processors / ranks, at least 1); on a GPU multiprocessors " \
+                 "(default: all, shared out among the ranks there)"),                                                  \
     {                                                                                                                  \
         .name = "context", .kind = CLI_INT, .at = offsetof(type, member.context), .words = knob_contexts, .min = 1,    \
         .max = INT64_MAX, .argument = "ROWS",                                                                          \
@@ -45,6 +46,12 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_bac
 
 /* Rows that several commands have, for fields of the same names in `type`: int64_t but for `const char *routing` and
  * `double skew`. */
+#define RANKS_OPTION(type, text)                                                                                       \
+    {                                                                                                                  \
+        .name = "ranks", .kind = CLI_INT, .at = offsetof(type, ranks), .min = 1, .max = KNOB_MAX_RANKS,                \
+        .argument = "R", .help = text                                                                                  \
+    }
+
 #define MODE_OPTIONS(type)                                                                                             \
     {.name = "threads",                                                                                                \
      .kind = CLI_FLAG,                                                                                                 \

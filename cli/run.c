@@ -13,13 +13,7 @@
 
 #define AT(field) .at = offsetof(run_options, field)
 static const cli_option options[] = {
-    {.name = "ranks",
-     .kind = CLI_INT,
-     AT(ranks),
-     .min = 1,
-     .max = KNOB_MAX_RANKS,
-     .argument = "R",
-     .help = "ranks (default: the length of tokens_per_rank, else 1)"},
+    RANKS_OPTION(run_options, "ranks (default: the length of tokens_per_rank, else 1)"),
     MODE_OPTIONS(run_options),
     LAYER_KNOB_OPTIONS(run_options, knobs),
     ISA_OPTION(run_options),

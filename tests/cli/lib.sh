@@ -27,6 +27,10 @@ expect() {
 says() { grep -qF -- "$2" "$work/$1" || problem "no '$2' in: $(head -n 3 "$work/$1")"; }
 silent() { [ ! -s "$work/$1" ] || problem "expected nothing on std$1, got: $(head -n 3 "$work/$1")"; }
 
+# What a program needs to link with this build's libraries: their sanitizer, their counters of lines.
+checkers=$(sed -n -e 's/^FERRY_SANITIZE:STRING=\(..*\)$/-fsanitize=\1/p' -e 's/^FERRY_COVERAGE:BOOL=ON$/--coverage/p' \
+    "$FERRY_BUILD/CMakeCache.txt")
+
 finish() {
     [ "$problems" -eq 0 ] || echo "$problems problems"
     exit $((problems > 0))

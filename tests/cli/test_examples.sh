@@ -3,13 +3,12 @@
 . tests/cli/lib.sh
 
 strict="-std=c99 -pedantic-errors -Wall -Wextra -Werror"
-sanitizer=$(sed -n 's/^FERRY_SANITIZE:STRING=\(..*\)$/-fsanitize=\1/p' "$FERRY_BUILD/CMakeCache.txt")
 for source in examples/*.c; do
     name=$(basename "$source" .c)
     # shellcheck disable=SC2086
-    expect 0 cc $strict $sanitizer -Iinclude -o "$work/$name" "$source" "$FERRY_BUILD/libferry.a" -lm -lpthread
+    expect 0 cc $strict $checkers -Iinclude -o "$work/$name" "$source" "$FERRY_BUILD/libferry.a" -lm -lpthread
     # shellcheck disable=SC2086
-    expect 0 cc $strict $sanitizer -Iinclude -o "$work/$name.shared" "$source" -L"$FERRY_BUILD" -lferry \
+    expect 0 cc $strict $checkers -Iinclude -o "$work/$name.shared" "$source" -L"$FERRY_BUILD" -lferry \
         -Wl,-rpath,"$(realpath "$FERRY_BUILD")" -lpthread
     silent err
 done

@@ -3,7 +3,6 @@
 # CMake, with either library.
 . tests/cli/lib.sh
 
-sanitizer=$(sed -n 's/^FERRY_SANITIZE:STRING=\(..*\)$/-fsanitize=\1/p' "$FERRY_BUILD/CMakeCache.txt")
 version=$("$FERRY" --version | sed 's/ferry //')
 expect 0 cmake --install "$FERRY_BUILD" --prefix "$work/before"
 mv "$work/before" "$work/moved"
@@ -55,10 +54,10 @@ shared=$(cat "$work/out")
 expect 0 pkg-config --static --libs ferry
 static=$(sed 's#-lferry#-l:libferry.a#' "$work/out")
 # shellcheck disable=SC2086
-expect 0 cc -std=c99 $sanitizer examples/forward.c -o "$work/by_pkg_config" $shared
+expect 0 cc -std=c99 $checkers examples/forward.c -o "$work/by_pkg_config" $shared
 runs "$work/by_pkg_config"
 # shellcheck disable=SC2086
-expect 0 cc -std=c99 $sanitizer -I"$work/moved/include" examples/forward.c -o "$work/by_pkg_config_static" $static
+expect 0 cc -std=c99 $checkers -I"$work/moved/include" examples/forward.c -o "$work/by_pkg_config_static" $static
 runs "$work/by_pkg_config_static"
 
 mkdir "$work/project"
@@ -72,7 +71,7 @@ target_link_libraries(shared ferry::ferry)
 add_executable(static forward.c)
 target_link_libraries(static ferry::static)
 LISTS
-set -- cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$work/moved" -DCMAKE_C_FLAGS="$sanitizer"
+set -- cmake -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$work/moved" -DCMAKE_C_FLAGS="$checkers"
 expect 0 "$@" -DWANTED="$version"
 expect 0 cmake --build "$work/project/build"
 runs "$work/project/build/shared"
