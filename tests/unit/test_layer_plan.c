@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the header promises about ferry_layer_plan: rounding of rows, limits of one knob by another, sums of bytes. */
+#include "ferry/ferry.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+static ferry_layer_config config_of(int64_t minibatch, int64_t ring, int64_t context) {
+    ferry_layer_config c;
+    ferry_layer_config_init(&c);
+    c.hidden = 32;
+    c.intermediate = 16;
+    c.experts = 7;
+    c.slots = 2;
+    c.max_tokens = 1000;
+    c.minibatch_rows = minibatch;
+    c.ring_rows = ring;
+    c.context_rows = context;
+    return c;
+}
+
+static ferry_plan plan_of(ferry_layer_config config, int rank) {
+    ferry_plan plan = {.size = sizeof plan};
+    assert_int_equal(ferry_layer_plan(&config, rank, 3, 1, 2, &plan), FERRY_OK);
+    return plan;
+}
+
+static void test_rows_are_rounded_up(void **state) {
+    static const int64_t given[] = {1, 63, 64, 65, 100, 127, 128, 129, 449};
+    (void)state;
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        int64_t rounded = (given[i] + 63) / 64 * 64;
+        ferry_plan plan = plan_of(config_of(given[i], 640, given[i]), 0);
+        assert_int_equal(plan.minibatch_rows, rounded);
+        assert_int_equal(plan.context_rows, rounded);
+        assert_int_equal(plan_of(config_of(64, given[i], 0), 0).ring_rows, rounded);
+    }
+}
+
+static void test_limits(void **state) {
+    (void)state;
+    ferry_plan plan = plan_of(config_of(1000, 100, 0), 0);
+    assert_int_equal(plan.ring_rows, 128);
+    assert_int_equal(plan.minibatch_rows, 128); /* at most the ring */
+    assert_int_equal(plan.context_rows, 0);
+    plan = plan_of(config_of(0, 1 << 30, 1 << 30), 0);
+    assert_int_equal(plan.max_rows, 3 * 1000 * 2);
+    assert_true(plan.ring_rows <= plan.max_rows + plan.local_experts * 64); /* no larger than any routing fills */
+    assert_true(plan.context_rows <= plan.max_rows + plan.local_experts * 64);
+    for (int rank = 0; rank < 3; rank++) {
+        plan = plan_of(config_of(0, 0, -1), rank);
+        assert_int_equal(plan.local_experts, rank == 0 ? 3 : 2);
+        assert_int_equal(plan.minibatch_rows % 64 + plan.ring_rows % 64 + plan.context_rows % 64, 0);
+        assert_true(plan.minibatch_rows >= 64 && plan.minibatch_rows <= plan.ring_rows);
+        assert_int_equal(plan.layer_bytes, plan.symmetric_bytes + plan.ring_bytes + plan.table_bytes);
+    }
+}
+
+static void test_errors_leave_the_plan(void **state) {
+    ferry_layer_config config = config_of(0, 0, -1);
+    ferry_plan plan = {.minibatch_rows = -7};
+    (void)state;
+    assert_int_equal(ferry_layer_plan(&config, 3, 3, 1, 1, &plan), FERRY_E_INVALID);
+    assert_int_equal(ferry_layer_plan(&config, 0, 3, 0, 1, &plan), FERRY_E_INVALID);
+    assert_int_equal(ferry_layer_plan(NULL, 0, 3, 1, 1, &plan), FERRY_E_INVALID);
+    assert_int_equal(ferry_layer_plan(&config, 0, 3, 1, 1, NULL), FERRY_E_INVALID);
+    config.ring_rows = -1;
+    assert_int_equal(ferry_layer_plan(&config, 0, 3, 1, 1, &plan), FERRY_E_INVALID);
+    assert_int_equal(plan.minibatch_rows, -7);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_are_rounded_up),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_errors_leave_the_plan),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
