@@ -13,8 +13,21 @@
 /* Name in files and bytes per element. */
 #define SAFETENSORS_DTYPE_MAP(X)                                                                                       \
     X(BOOL, 1)                                                                                                         \
-    X(U8, 1) X(I8, 1) X(F8_E5M2, 1) X(F8_E4M3, 1) X(F8_E8M0, 1) X(I16, 2) X(U16, 2) X(F16, 2) X(BF16, 2) X(I32, 4)     \
-        X(U32, 4) X(F32, 4) X(F64, 8) X(I64, 8) X(U64, 8)
+    X(U8, 1)                                                                                                           \
+    X(I8, 1)                                                                                                           \
+    X(F8_E5M2, 1)                                                                                                      \
+    X(F8_E4M3, 1)                                                                                                      \
+    X(F8_E8M0, 1)                                                                                                      \
+    X(I16, 2)                                                                                                          \
+    X(U16, 2)                                                                                                          \
+    X(F16, 2)                                                                                                          \
+    X(BF16, 2)                                                                                                         \
+    X(I32, 4)                                                                                                          \
+    X(U32, 4)                                                                                                          \
+    X(F32, 4)                                                                                                          \
+    X(F64, 8)                                                                                                          \
+    X(I64, 8)                                                                                                          \
+    X(U64, 8)
 
 typedef enum safetensors_dtype {
 #define SAFETENSORS_DTYPE_ENUM(name, bytes) SAFETENSORS_##name,

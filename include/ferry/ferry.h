@@ -50,19 +50,19 @@ extern "C" {
 /* ---- Status ------------------------------------------------------------------------------------------------- */
 
 /* One list gives the enumerators, their names and their one-line texts. Numbers are stable; gaps are for later. */
-#define FERRY_STATUS_MAP(X)                                                                                       \
-    X(OK, 0, "success")                                                                                           \
-    X(E_INVALID, 10, "an argument is not valid")                                                                  \
-    X(E_UNSUPPORTED, 11, "valid, but this build or backend cannot do it")                                         \
-    X(E_MISMATCH, 12, "ranks disagree about a collective call")                                                   \
-    X(E_STATE, 13, "the object is not in a state that allows this call")                                          \
-    X(E_MEMORY, 20, "memory could not be had")                                                                    \
-    X(E_SYSTEM, 21, "an operating system call failed")                                                            \
-    X(E_CUDA, 22, "a CUDA call failed")                                                                           \
-    X(E_BAD_ID, 30, "expert ids out of range were treated as -1; the work was done")                              \
-    X(E_TOO_MANY_TOKENS, 31, "a rank passed more tokens than max_tokens; the call did nothing on any rank")       \
-    X(E_TIMEOUT, 40, "a wait passed its deadline")                                                                \
-    X(E_PEER, 41, "a peer died or failed")                                                                        \
+#define FERRY_STATUS_MAP(X)                                                                                            \
+    X(OK, 0, "success")                                                                                                \
+    X(E_INVALID, 10, "an argument is not valid")                                                                       \
+    X(E_UNSUPPORTED, 11, "valid, but this build or backend cannot do it")                                              \
+    X(E_MISMATCH, 12, "ranks disagree about a collective call")                                                        \
+    X(E_STATE, 13, "the object is not in a state that allows this call")                                               \
+    X(E_MEMORY, 20, "memory could not be had")                                                                         \
+    X(E_SYSTEM, 21, "an operating system call failed")                                                                 \
+    X(E_CUDA, 22, "a CUDA call failed")                                                                                \
+    X(E_BAD_ID, 30, "expert ids out of range were treated as -1; the work was done")                                   \
+    X(E_TOO_MANY_TOKENS, 31, "a rank passed more tokens than max_tokens; the call did nothing on any rank")            \
+    X(E_TIMEOUT, 40, "a wait passed its deadline")                                                                     \
+    X(E_PEER, 41, "a peer died or failed")                                                                             \
     X(E_INTERNAL, 90, "a bug in Ferry")
 
 typedef enum ferry_status {
@@ -96,15 +96,20 @@ typedef enum ferry_dtype {
 typedef enum ferry_backend { FERRY_CPU = 0, FERRY_CUDA = 1 } ferry_backend;
 
 /* CPU instruction sets; AUTO takes the widest that the processor has. All give the same bits. */
-typedef enum ferry_isa { FERRY_ISA_AUTO = 0, FERRY_ISA_PORTABLE = 1, FERRY_ISA_AVX2 = 2, FERRY_ISA_AVX512 = 3 } ferry_isa;
+typedef enum ferry_isa {
+    FERRY_ISA_AUTO = 0,
+    FERRY_ISA_PORTABLE = 1,
+    FERRY_ISA_AVX2 = 2,
+    FERRY_ISA_AVX512 = 3
+} ferry_isa;
 
 /* Reserved for later precisions and faster orders; 0 is the only value that is accepted today. */
 typedef enum ferry_precision { FERRY_PRECISION_BF16 = 0 } ferry_precision;
 typedef enum ferry_order { FERRY_ORDER_EXACT = 0 } ferry_order;
 
-/* All of the library's own memory goes through these. `alloc` returns memory aligned to at least `align` bytes, or NULL.
- * Where ranks are threads of one process, the functions are thread-safe and outlive every communicator of the group:
- * the last rank to let go of a symmetric block frees it. */
+/* All of the library's own memory goes through these. `alloc` returns memory aligned to at least `align` bytes, or
+ * NULL. Where ranks are threads of one process, the functions are thread-safe and outlive every communicator of the
+ * group: the last rank to let go of a symmetric block frees it. */
 typedef struct ferry_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *memory, size_t bytes);
@@ -199,11 +204,11 @@ typedef struct ferry_comm_config {
     size_t size; /* sizeof(ferry_comm_config): set by ferry_comm_config_init */
     ferry_backend backend;
     ferry_bootstrap bootstrap;
-    int device;              /* CUDA device; ignored on the CPU */
-    int comm_workers;        /* CPU: threads that pull, push and sum; 0: 1 */
-    int compute_workers;     /* CPU: threads that multiply; 0: processors / ranks on this machine, at least 1 */
-    ferry_isa isa;           /* CPU */
-    double enter_timeout_s;  /* for a peer to enter the same call; 0: 600 */
+    int device;                /* CUDA device; ignored on the CPU */
+    int comm_workers;          /* CPU: threads that pull, push and sum; 0: 1 */
+    int compute_workers;       /* CPU: threads that multiply; 0: processors / ranks on this machine, at least 1 */
+    ferry_isa isa;             /* CPU */
+    double enter_timeout_s;    /* for a peer to enter the same call; 0: 600 */
     double progress_timeout_s; /* for progress inside a call; 0: 60 */
     ferry_allocator allocator; /* alloc == NULL: the C library */
     ferry_observer observer;   /* event == NULL: none */
@@ -236,39 +241,39 @@ FERRY_API ferry_status ferry_barrier(ferry_comm *comm);
 typedef struct ferry_layer ferry_layer;
 
 typedef struct ferry_layer_config {
-    size_t size; /* set by ferry_layer_config_init */
-    int64_t hidden;          /* H >= 1 */
-    int64_t intermediate;    /* I >= 1 */
-    int64_t shared;          /* S >= 0 */
-    int64_t experts;         /* E >= 1, over all ranks */
-    int64_t slots;           /* K >= 1 */
-    int64_t max_tokens;      /* most tokens that this rank passes in a call, >= 0; equal on all ranks */
+    size_t size;                /* set by ferry_layer_config_init */
+    int64_t hidden;             /* H >= 1 */
+    int64_t intermediate;       /* I >= 1 */
+    int64_t shared;             /* S >= 0 */
+    int64_t experts;            /* E >= 1, over all ranks */
+    int64_t slots;              /* K >= 1 */
+    int64_t max_tokens;         /* most tokens that this rank passes in a call, >= 0; equal on all ranks */
     const int32_t *expert_rank; /* [E] rank of each expert, or NULL: contiguous, the first E mod R ranks one more.
                                    Local experts are ordered by expert id. Read during create only. */
-    float swiglu_limit;      /* L > 0: g = min(g, L), u = min(max(u, -L), L), no gradient where clamped; 0: none */
-    int64_t minibatch_rows;  /* 0: by rule; rounded up to a multiple of 64, at most the ring */
-    int64_t ring_rows;       /* 0: by rule; rounded up to a multiple of 64 */
-    int64_t context_rows;    /* rows of x, g, u that a context saves; -1: by rule (2 x the balanced share);
-                                0: none, backward recomputes everything. Rounded up to a multiple of 64. */
+    float swiglu_limit;         /* L > 0: g = min(g, L), u = min(max(u, -L), L), no gradient where clamped; 0: none */
+    int64_t minibatch_rows;     /* 0: by rule; rounded up to a multiple of 64, at most the ring */
+    int64_t ring_rows;          /* 0: by rule; rounded up to a multiple of 64 */
+    int64_t context_rows;       /* rows of x, g, u that a context saves; -1: by rule (2 x the balanced share);
+                                   0: none, backward recomputes everything. Rounded up to a multiple of 64. */
     ferry_precision precision;
     ferry_order order;
-    int64_t max_bytes;       /* 0: no limit; else create fails with E_MEMORY, saying how much is short, before it
-                                allocates anything when the plan for this rank is larger */
+    int64_t max_bytes; /* 0: no limit; else create fails with E_MEMORY, saying how much is short, before it
+                          allocates anything when the plan for this rank is larger */
 } ferry_layer_config;
 
 /* What a layer allocates on one rank, and the sizes that the rules chose. Bytes are exact. */
 typedef struct ferry_plan {
     size_t size;
-    int64_t local_experts;   /* of the rank asked about */
+    int64_t local_experts; /* of the rank asked about */
     int64_t minibatch_rows;
     int64_t ring_rows;
     int64_t context_rows;
-    int64_t max_rows;        /* most rows that routing can send here */
-    int64_t symmetric_bytes; /* reachable by peers: tables, staged x and dout, y and dx slots, flags */
-    int64_t ring_bytes;      /* row buffers of one macrobatch */
-    int64_t table_bytes;     /* row tables, counters, scratch of workers */
-    int64_t layer_bytes;     /* symmetric + ring + table */
-    int64_t context_bytes;   /* each context: its memory and its handle */
+    int64_t max_rows;             /* most rows that routing can send here */
+    int64_t symmetric_bytes;      /* reachable by peers: tables, staged x and dout, y and dx slots, flags */
+    int64_t ring_bytes;           /* row buffers of one macrobatch */
+    int64_t table_bytes;          /* row tables, counters, scratch of workers */
+    int64_t layer_bytes;          /* symmetric + ring + table */
+    int64_t context_bytes;        /* each context: its memory and its handle */
     int64_t context_memory_bytes; /* its memory alone: what the caller provides, if he does */
 } ferry_plan;
 
@@ -287,8 +292,8 @@ FERRY_API int64_t ferry_layer_expert_id(const ferry_layer *layer, int rank, int6
 
 /*
  * What a forward leaves for its backward: copies of x, ids and router weights, the schedule, and x, g, u of the
- * first context_rows rows in canonical order. `memory` (of plan.context_memory_bytes, aligned to 256) may be the caller's,
- * who then keeps it alive; NULL: the layer allocates it. A context may be used again after its backward, or
+ * first context_rows rows in canonical order. `memory` (of plan.context_memory_bytes, aligned to 256) may be the
+ * caller's, who then keeps it alive; NULL: the layer allocates it. A context may be used again after its backward, or
  * destroyed without one. Several may be in flight, their backwards in any order. Destroy before the layer.
  */
 typedef struct ferry_context ferry_context;
@@ -301,7 +306,8 @@ typedef struct ferry_weights {
     ferry_matrices shared_gate, shared_up, shared_down;
 } ferry_weights;
 
-/* Where a weight gradient goes: grad = round(beta * old + sum); beta 0 never reads old, so it may hold NaN. Absent: skipped. */
+/* Where a weight gradient goes: grad = round(beta * old + sum); beta 0 never reads old, so it may hold NaN. Absent:
+ * skipped. */
 typedef struct ferry_gradient {
     ferry_matrices to; /* F32 or BF16, shaped like its weight */
     float beta;        /* 0 or 1 */
@@ -313,17 +319,17 @@ typedef struct ferry_gradients {
 } ferry_gradients;
 
 typedef struct ferry_forward_args {
-    size_t size; /* set by ferry_forward_args_init */
+    size_t size;               /* set by ferry_forward_args_init */
     const int32_t *num_tokens; /* N, 0..max_tokens; host or device pointer, read in stream order */
     const void *x;             /* [N, H] BF16 */
     int64_t x_stride;          /* elements between tokens; 0: H */
     const void *ids;           /* [N, K] I32 or I64, contiguous; -1: no expert, its weight is never read */
     ferry_dtype ids_dtype;
-    const float *weights;      /* [N, K] F32, contiguous */
-    ferry_weights params;      /* read */
-    void *out;                 /* [N, H] BF16 */
-    int64_t out_stride;        /* elements between tokens; 0: H */
-    ferry_context *context;    /* NULL: no backward will follow */
+    const float *weights;   /* [N, K] F32, contiguous */
+    ferry_weights params;   /* read */
+    void *out;              /* [N, H] BF16 */
+    int64_t out_stride;     /* elements between tokens; 0: H */
+    ferry_context *context; /* NULL: no backward will follow */
     void *stream;
 } ferry_forward_args;
 
@@ -337,15 +343,15 @@ FERRY_API ferry_status ferry_forward(ferry_layer *layer, const ferry_forward_arg
 enum { FERRY_BACKWARD_DATA = 1, FERRY_BACKWARD_WEIGHT = 2, FERRY_BACKWARD_ALL = 3 };
 
 typedef struct ferry_backward_args {
-    size_t size; /* set by ferry_backward_args_init */
-    ferry_context *context;    /* filled by a forward of the same layer */
-    int parts;                 /* DATA: dx, dweights; WEIGHT: gradients; ALL: both. Equal on all ranks. */
-    const void *dout;          /* [N, H] BF16; the same values in both parts */
-    int64_t dout_stride;       /* elements between tokens; 0: H */
-    ferry_weights params;      /* the forward's values */
-    void *dx;                  /* [N, H] BF16, written */
+    size_t size;            /* set by ferry_backward_args_init */
+    ferry_context *context; /* filled by a forward of the same layer */
+    int parts;              /* DATA: dx, dweights; WEIGHT: gradients; ALL: both. Equal on all ranks. */
+    const void *dout;       /* [N, H] BF16; the same values in both parts */
+    int64_t dout_stride;    /* elements between tokens; 0: H */
+    ferry_weights params;   /* the forward's values */
+    void *dx;               /* [N, H] BF16, written */
     int64_t dx_stride;
-    float *dweights;           /* [N, K] F32, written; 0 where the id is -1; NULL skips */
+    float *dweights; /* [N, K] F32, written; 0 where the id is -1; NULL skips */
     ferry_gradients grads;
     void *stream;
 } ferry_backward_args;
@@ -358,11 +364,11 @@ FERRY_API ferry_status ferry_backward(ferry_layer *layer, const ferry_backward_a
 typedef struct ferry_report {
     size_t size;
     ferry_status status;
-    int64_t count;      /* bad ids over all ranks; tokens that the rank passed */
-    int rank;           /* where the first one is */
-    int64_t token;      /* within that rank; -1 for E_TOO_MANY_TOKENS */
-    int64_t slot;       /* likewise */
-    int64_t id;         /* the value found */
+    int64_t count; /* bad ids over all ranks; tokens that the rank passed */
+    int rank;      /* where the first one is */
+    int64_t token; /* within that rank; -1 for E_TOO_MANY_TOKENS */
+    int64_t slot;  /* likewise */
+    int64_t id;    /* the value found */
 } ferry_report;
 
 /* Never blocks. Returns the pending report's status and clears it; FERRY_OK when there is none. */
@@ -371,19 +377,19 @@ FERRY_API ferry_status ferry_layer_poll(ferry_layer *layer, ferry_report *report
 /* Counters of this rank, of the last call; bytes count row data and what travels with it. */
 typedef struct ferry_stats {
     size_t size;
-    int64_t rows;             /* rows that this rank's experts received */
+    int64_t rows; /* rows that this rank's experts received */
     int64_t macrobatches;
-    int64_t steps;            /* minibatches */
-    int64_t ring_high_water;  /* most ring rows in use */
-    int64_t pulls;            /* token rows read from their owners (one per token and macrobatch) */
-    int64_t recomputed_rows;  /* backward: rows whose g and u were computed again */
-    int64_t bytes_schedule;   /* table bytes read from peers */
+    int64_t steps;                         /* minibatches */
+    int64_t ring_high_water;               /* most ring rows in use */
+    int64_t pulls;                         /* token rows read from their owners (one per token and macrobatch) */
+    int64_t recomputed_rows;               /* backward: rows whose g and u were computed again */
+    int64_t bytes_schedule;                /* table bytes read from peers */
     int64_t bytes_pull, bytes_pull_remote; /* all; from other ranks */
     int64_t bytes_push, bytes_push_remote;
-    int64_t bytes_sum;        /* read and written by weighted sums */
-    int64_t flop;             /* of products of this rank */
-    int64_t current_bytes;    /* held now by the communicator's allocator and symmetric memory */
-    int64_t peak_bytes;       /* most ever held */
+    int64_t bytes_sum;     /* read and written by weighted sums */
+    int64_t flop;          /* of products of this rank */
+    int64_t current_bytes; /* held now by the communicator's allocator and symmetric memory */
+    int64_t peak_bytes;    /* most ever held */
 } ferry_stats;
 
 FERRY_API ferry_status ferry_layer_stats(const ferry_layer *layer, ferry_stats *stats);

@@ -18,43 +18,43 @@ enum { FY_MAX_RANKS = 256 };
 
 /* Memory at one offset on every rank. base[r] is where this process sees the part of rank r. */
 typedef struct fy_symmetric {
-    unsigned char **base; /* [nranks] */
-    size_t bytes;         /* of one rank's part, rounded up to 256 */
+    unsigned char **base;      /* [nranks] */
+    size_t bytes;              /* of one rank's part, rounded up to 256 */
     struct fy_symmetric *next; /* list of the communicator */
-    int64_t number;       /* of its collective creation: names the block on every rank */
+    int64_t number;            /* of its collective creation: names the block on every rank */
     /* below: of symmetric.c alone. Threads use each other's parts in place, so a rank's part and handle live until
      * the last rank has dropped its reference; hooks are copied because the owner's communicator may be gone then. */
     struct fy_symmetric **peers; /* [nranks] threads: the handles of all ranks */
     _Atomic int references;
-    unsigned char *memory;       /* this rank's part */
+    unsigned char *memory; /* this rank's part */
     ferry_allocator hooks;
     size_t handle_bytes;
 } fy_symmetric;
 
 /* What went wrong first; written once by the rank that found it, copied to every rank. Plain data, fixed size. */
 typedef struct fy_fault {
-    int32_t status;       /* ferry_status: E_TIMEOUT, E_PEER, ... */
-    int32_t phase;        /* ferry_phase */
-    int32_t waiting_rank; /* who waited (who found it) */
-    int32_t awaited_rank; /* for whom */
+    int32_t status;         /* ferry_status: E_TIMEOUT, E_PEER, ... */
+    int32_t phase;          /* ferry_phase */
+    int32_t waiting_rank;   /* who waited (who found it) */
+    int32_t awaited_rank;   /* for whom */
     int64_t expected, seen; /* counts, where the wait had them; -1 otherwise */
-    char what[96];        /* what was awaited, or what happened instead */
-    double waited_s;      /* E_TIMEOUT: the deadline that passed */
+    char what[96];          /* what was awaited, or what happened instead */
+    double waited_s;        /* E_TIMEOUT: the deadline that passed */
 } fy_fault;
 
 struct ferry_comm {
     int rank, nranks;
     ferry_comm_config config; /* defaults filled in: workers, timeouts */
     fy_memory memory;
-    fy_symmetric *control;    /* first symmetric block: abort word, fault, heartbeat of every rank (control.c) */
-    fy_symmetric *symmetric;  /* blocks of layers and of ferry_sym_alloc */
-    int64_t symmetric_made;   /* blocks ever made */
+    fy_symmetric *control;      /* first symmetric block: abort word, fault, heartbeat of every rank (control.c) */
+    fy_symmetric *symmetric;    /* blocks of layers and of ferry_sym_alloc */
+    int64_t symmetric_made;     /* blocks ever made */
     struct fy_monitor *monitor; /* processes: the thread that notices dead peers (monitor.c); NULL for threads */
-    void *backend;            /* CPU: the worker pool (cpu/pool.h) */
-    int64_t calls;            /* collective layer calls so far: the epoch of flags */
-    uint64_t barriers;        /* ferry_barrier calls so far */
+    void *backend;              /* CPU: the worker pool (cpu/pool.h) */
+    int64_t calls;              /* collective layer calls so far: the epoch of flags */
+    uint64_t barriers;          /* ferry_barrier calls so far */
     pthread_mutex_t raise_lock; /* of fy_raise */
-    int raised;               /* this rank has written its fault records */
+    int raised;                 /* this rank has written its fault records */
 };
 
 /* ---- Collective, through the bootstrap; for create calls only ---- */
@@ -85,7 +85,7 @@ fy_symmetric *fy_symmetric_find(ferry_comm *comm, const void *pointer, size_t by
 typedef struct fy_wait {
     ferry_comm *comm;
     ferry_phase phase; /* FERRY_PHASE_COUNT: outside a call */
-    int awaited_rank; /* may change from turn to turn */
+    int awaited_rank;  /* may change from turn to turn */
     const char *what;
     double timeout_s; /* comm->config.enter_timeout_s or progress_timeout_s */
     /* below: of wait.c alone */

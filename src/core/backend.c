@@ -8,8 +8,10 @@ const fy_backend *const fy_backend_cuda = NULL;
 
 const fy_backend *fy_backend_of(ferry_backend backend) {
     switch (backend) {
-    case FERRY_CPU: return &fy_backend_cpu;
-    case FERRY_CUDA: return fy_backend_cuda;
+    case FERRY_CPU:
+        return &fy_backend_cpu;
+    case FERRY_CUDA:
+        return fy_backend_cuda;
     }
     return NULL;
 }

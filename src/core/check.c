@@ -54,12 +54,18 @@ static int present(const ferry_matrices *m) { return m->base != NULL || m->table
 
 static const char *dtype_name(ferry_dtype dtype) {
     switch (dtype) {
-    case FERRY_BF16: return "BF16";
-    case FERRY_F32: return "F32";
-    case FERRY_F16: return "F16";
-    case FERRY_F64: return "F64";
-    case FERRY_I32: return "I32";
-    case FERRY_I64: return "I64";
+    case FERRY_BF16:
+        return "BF16";
+    case FERRY_F32:
+        return "F32";
+    case FERRY_F16:
+        return "F16";
+    case FERRY_F64:
+        return "F64";
+    case FERRY_I32:
+        return "I32";
+    case FERRY_I64:
+        return "I64";
     }
     return "an unknown dtype";
 }
@@ -112,8 +118,7 @@ static ferry_status weights(const ferry_layer *layer, const char *where, const f
 
 static ferry_status tokens_at(const ferry_layer *layer, const char *where, const char *name, const void *pointer,
                               int64_t row_stride) {
-    if (layer->shape.max_tokens > 0 && pointer == NULL)
-        return fy_fail(FERRY_E_INVALID, "%s: %s is NULL", where, name);
+    if (layer->shape.max_tokens > 0 && pointer == NULL) return fy_fail(FERRY_E_INVALID, "%s: %s is NULL", where, name);
     return row_stride == 0 ? FERRY_OK : stride(where, name, row_stride, layer->shape.hidden);
 }
 

@@ -24,9 +24,18 @@ typedef struct agreement {
     int64_t value[12];
 } agreement;
 
-static const char *const agreement_name[12] = {"hidden",       "intermediate",  "shared",         "experts",
-                                               "slots",        "max_tokens",    "swiglu_limit (bits)", "minibatch_rows",
-                                               "ring_rows",    "context_rows",  "expert_rank (hash)",  "precision"};
+static const char *const agreement_name[12] = {"hidden",
+                                               "intermediate",
+                                               "shared",
+                                               "experts",
+                                               "slots",
+                                               "max_tokens",
+                                               "swiglu_limit (bits)",
+                                               "minibatch_rows",
+                                               "ring_rows",
+                                               "context_rows",
+                                               "expert_rank (hash)",
+                                               "precision"};
 
 static int64_t map_hash(const ferry_layer_config *c) {
     uint64_t hash = UINT64_C(1469598103934665603);

@@ -11,7 +11,7 @@ typedef struct fy_shape {
     int rank, nranks;
     int64_t local_experts;
     int64_t minibatch_rows, ring_rows, context_rows; /* chosen and rounded: multiples of 64 */
-    int64_t max_rows;   /* nranks * max_tokens * slots */
+    int64_t max_rows;                                /* nranks * max_tokens * slots */
     int64_t max_blocks; /* 64-row blocks when every local expert's segment is padded to 64 */
     float limit;
 } fy_shape;
@@ -21,14 +21,14 @@ struct ferry_layer {
     ferry_layer_config config; /* as given; expert_rank is not kept */
     fy_shape shape;
     ferry_plan plan;
-    int32_t *expert_rank;   /* [E] */
-    int32_t *expert_local;  /* [E] index among its rank's experts */
-    int32_t *local_expert;  /* [local_experts] ids of this rank's experts, ascending */
-    ferry_report report;    /* pending; status FERRY_OK when none */
+    int32_t *expert_rank;  /* [E] */
+    int32_t *expert_local; /* [E] index among its rank's experts */
+    int32_t *local_expert; /* [local_experts] ids of this rank's experts, ascending */
+    ferry_report report;   /* pending; status FERRY_OK when none */
     ferry_stats stats;
-    int64_t forwards;       /* forward calls so far: stamps the ring and contexts */
-    int contexts;           /* alive */
-    void *state;            /* the backend's */
+    int64_t forwards; /* forward calls so far: stamps the ring and contexts */
+    int contexts;     /* alive */
+    void *state;      /* the backend's */
 };
 
 typedef enum fy_context_phase { FY_CONTEXT_EMPTY, FY_CONTEXT_FILLED } fy_context_phase;
@@ -36,11 +36,11 @@ typedef enum fy_context_phase { FY_CONTEXT_EMPTY, FY_CONTEXT_FILLED } fy_context
 struct ferry_context {
     ferry_layer *layer;
     fy_context_phase phase;
-    int64_t forward;        /* number of the forward that filled it */
-    int parts_done;         /* FERRY_BACKWARD_* bits */
-    unsigned char *memory;  /* plan.context_memory_bytes */
+    int64_t forward;       /* number of the forward that filled it */
+    int parts_done;        /* FERRY_BACKWARD_* bits */
+    unsigned char *memory; /* plan.context_memory_bytes */
     int owned;
-    void *state;            /* the backend's */
+    void *state; /* the backend's */
 };
 
 /* A backend. `layer_create` runs on every rank and must be collective-safe: it returns a status that all agree on. */

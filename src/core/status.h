@@ -9,10 +9,10 @@
 ferry_status fy_fail(ferry_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Forwards a failure. */
-#define FY_TRY(call)                                                                                              \
-    do {                                                                                                          \
-        ferry_status fy_try_status = (call);                                                                      \
-        if (fy_try_status != FERRY_OK) return fy_try_status;                                                      \
+#define FY_TRY(call)                                                                                                   \
+    do {                                                                                                               \
+        ferry_status fy_try_status = (call);                                                                           \
+        if (fy_try_status != FERRY_OK) return fy_try_status;                                                           \
     } while (0)
 
 #endif

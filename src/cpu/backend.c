@@ -93,8 +93,7 @@ static ferry_status cpu_context_create(ferry_context *context) {
 
 static void cpu_context_destroy(ferry_context *context) {
     const ferry_layer *layer = context->layer;
-    if (context->owned)
-        fy_free(&layer->comm->memory, context->memory, (size_t)layer->plan.context_memory_bytes);
+    if (context->owned) fy_free(&layer->comm->memory, context->memory, (size_t)layer->plan.context_memory_bytes);
 }
 
 /* What both directions start from. The call's lists are still empty. */

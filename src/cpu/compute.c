@@ -160,14 +160,23 @@ void fy_compute_unit(fy_call *call, const fy_group *group, int64_t unit, void *s
     int to_hidden = group->work == FY_WORK_DOWN || group->work == FY_WORK_DX;
     tile t = tile_of(group, unit, v.rows, to_hidden ? call->shape->hidden : v.width);
     switch (group->work) {
-    case FY_WORK_MAKE: make(call, &v, t, call->keep, scratch); break;
+    case FY_WORK_MAKE:
+        make(call, &v, t, call->keep, scratch);
+        break;
     case FY_WORK_REMAKE:
         make(call, &v, t, 1, scratch);
         if (t.column == 0 && !v.shared) atomic_fetch_add_explicit(&call->remade_rows, t.rows, memory_order_relaxed);
         break;
-    case FY_WORK_GRAD: grad(call, &v, t, scratch); break;
-    case FY_WORK_DOWN: down(call, &v, t, scratch); break;
-    case FY_WORK_DX: dx(call, &v, t, scratch); break;
-    case FY_WORK_WEIGHT: break;
+    case FY_WORK_GRAD:
+        grad(call, &v, t, scratch);
+        break;
+    case FY_WORK_DOWN:
+        down(call, &v, t, scratch);
+        break;
+    case FY_WORK_DX:
+        dx(call, &v, t, scratch);
+        break;
+    case FY_WORK_WEIGHT:
+        break;
     }
 }

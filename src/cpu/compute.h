@@ -10,7 +10,7 @@ typedef struct fy_view {
     int shared;
     int64_t expert; /* index into the matrices */
     int64_t rows;
-    int64_t width;  /* I or S */
+    int64_t width;            /* I or S */
     const uint16_t *x, *dout; /* [rows, H] at their strides */
     int64_t x_stride, dout_stride;
     uint16_t *h, *g, *u, *dg, *du; /* [rows, width]; h: w * h' in backward; g, u NULL: not kept */

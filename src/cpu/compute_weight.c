@@ -69,7 +69,8 @@ static void store(const fy_kernels *kernels, const kind *k, int64_t expert, cons
                   int64_t column, int rows, int columns) {
     const ferry_matrices *to = &k->gradient->to;
     int64_t size = to->dtype == FERRY_F32 ? 4 : 2;
-    unsigned char *matrix = to->table ? to->table[expert] : (unsigned char *)to->base + expert * to->expert_stride * size;
+    unsigned char *matrix =
+        to->table ? to->table[expert] : (unsigned char *)to->base + expert * to->expert_stride * size;
     int add = k->gradient->beta != 0.0f;
     for (int r = 0; r < rows; r++) {
         const float *from = acc + r * FY_TILE_COLUMNS;
@@ -104,10 +105,13 @@ void fy_compute_weight(fy_call *call, const fy_segment *segment, int64_t unit, v
     int rows = (int)least(FY_TILE_COLUMNS, k.rows - row), columns = (int)least(FY_TILE_COLUMNS, k.columns - column);
     int64_t pieces = segment->expert < 0 ? call->shared.rows : segment->pieces;
     if (pieces == 0 && k.gradient->beta != 0.0f) return; /* an expert without rows leaves what it adds to as it is */
-    if (segment->opens) copy_open(call, &k, acc, row, column, rows, columns, 0);
+    if (segment->opens)
+        copy_open(call, &k, acc, row, column, rows, columns, 0);
     else
         for (int r = 0; r < rows; r++) memset(acc + r * FY_TILE_COLUMNS, 0, (size_t)columns * sizeof(float));
     add_pieces(call, acc, segment, k.which, row, column, rows, columns, scratch);
-    if (segment->closes) store(call->kernels, &k, segment->expert < 0 ? 0 : segment->expert, acc, row, column, rows, columns);
-    else copy_open(call, &k, acc, row, column, rows, columns, 1);
+    if (segment->closes)
+        store(call->kernels, &k, segment->expert < 0 ? 0 : segment->expert, acc, row, column, rows, columns);
+    else
+        copy_open(call, &k, acc, row, column, rows, columns, 1);
 }

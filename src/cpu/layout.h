@@ -23,7 +23,7 @@ typedef struct fy_schedule_layout {
 } fy_schedule_layout;
 
 typedef struct fy_layout {
-    struct { /* symmetric: equal on all ranks, whatever they hold */
+    struct {               /* symmetric: equal on all ranks, whatever they hold */
         int64_t published; /* fy_published [2] */
         int64_t progress;  /* uint64: units done, ever */
         int64_t counts;    /* int32 [2][E] */
@@ -36,7 +36,7 @@ typedef struct fy_layout {
         int64_t slots;     /* bf16 [max_tokens * K, H]: y in forward, dx in backward */
         int64_t bytes;
     } symmetric;
-    struct { /* bf16 unless said otherwise; one row per ring row */
+    struct {                     /* bf16 unless said otherwise; one row per ring row */
         int64_t x, dout, result; /* [H]; result: y in forward, dx in backward */
         int64_t h;               /* [I]: h in forward, w * h' in backward */
         int64_t g, u, dg, du;    /* [I] */
@@ -44,17 +44,17 @@ typedef struct fy_layout {
         int64_t dweight;         /* float [tiles of I] */
         int64_t bytes;
     } ring;
-    struct { /* the shared expert: one row per own token */
+    struct {                     /* the shared expert: one row per own token */
         int64_t h, g, u, dg, du; /* [S] */
         int64_t result;          /* [H] */
     } shared;                    /* offsets into tables */
     struct {
         int64_t schedule; /* fy_schedule_layout, relative */
         int64_t steps, pieces, segments, groups;
-        int64_t open;     /* float [3][H * I]: sums of the one expert that a macrobatch end has cut */
-        int64_t cursor;   /* int64 [max(E, local E * R)]: counters of the counting sort */
-        int64_t lead;     /* int64 [2][macrobatches]: while finding leaders */
-        int64_t scratch;  /* per worker */
+        int64_t open;    /* float [3][H * I]: sums of the one expert that a macrobatch end has cut */
+        int64_t cursor;  /* int64 [max(E, local E * R)]: counters of the counting sort */
+        int64_t lead;    /* int64 [2][macrobatches]: while finding leaders */
+        int64_t scratch; /* per worker */
         int64_t bytes;
     } table;
     struct {

@@ -10,8 +10,8 @@
 
 /* The group of a ticket; workers' tickets ascend, so the search goes on from the last one. */
 static int64_t group_of(const fy_call *call, int64_t ticket, int64_t group) {
-    while (ticket >= call->group[group].first_ticket +
-                         (int64_t)call->group[group].row_tiles * call->group[group].column_tiles)
+    while (ticket >=
+           call->group[group].first_ticket + (int64_t)call->group[group].row_tiles * call->group[group].column_tiles)
         group++;
     return group;
 }
@@ -34,9 +34,8 @@ static ferry_status await_step(fy_call *call, int worker, fy_work work, int64_t 
     case FY_WORK_MAKE:
     case FY_WORK_REMAKE:
         FY_TRY(await(call, worker, step, &s->pulled, 1, "pulled rows"));
-        return before == NULL
-                   ? FERRY_OK
-                   : await(call, worker, step, &before->finished, before->finish_units, "the ring's h rows");
+        return before == NULL ? FERRY_OK
+                              : await(call, worker, step, &before->finished, before->finish_units, "the ring's h rows");
     case FY_WORK_GRAD:
         FY_TRY(await(call, worker, step, &s->pulled, 1, "pulled rows"));
         FY_TRY(await(call, worker, step, &s->remade, s->remake_units, "recomputed gate and up"));
@@ -73,11 +72,15 @@ static _Atomic uint32_t *done_flag(fy_call *call, const fy_group *g) {
     fy_step *s = g->work == FY_WORK_WEIGHT || g->index < 0 ? NULL : &call->step[call->piece[g->index].step];
     switch (g->work) {
     case FY_WORK_MAKE:
-    case FY_WORK_GRAD: return s ? &s->made : &call->shared_made;
-    case FY_WORK_REMAKE: return s ? &s->remade : &call->shared_remade;
+    case FY_WORK_GRAD:
+        return s ? &s->made : &call->shared_made;
+    case FY_WORK_REMAKE:
+        return s ? &s->remade : &call->shared_remade;
     case FY_WORK_DOWN:
-    case FY_WORK_DX: return s ? &s->finished : &call->shared_finished;
-    case FY_WORK_WEIGHT: break;
+    case FY_WORK_DX:
+        return s ? &s->finished : &call->shared_finished;
+    case FY_WORK_WEIGHT:
+        break;
     }
     return g->index < 0 ? &call->shared_segment.done : &call->segment[g->index].done;
 }

@@ -27,8 +27,7 @@ static void push_row(fy_call *call, int64_t row) {
     uint16_t *slots = (uint16_t *)fy_peer(call, to.source, l->symmetric.slots);
     memcpy(slots + to.slot * hidden, fy_ring_row_at(call, row, l->ring.result, hidden),
            (size_t)hidden * sizeof(uint16_t));
-    if (call->backward)
-        ((float *)fy_peer(call, to.source, l->symmetric.dweights))[to.slot] = sum_tiles(call, row);
+    if (call->backward) ((float *)fy_peer(call, to.source, l->symmetric.dweights))[to.slot] = sum_tiles(call, row);
     _Atomic uint64_t *arrived = (_Atomic uint64_t *)fy_peer(call, to.source, l->symmetric.arrived);
     atomic_store_explicit(&arrived[to.slot], call->number, memory_order_release);
 }

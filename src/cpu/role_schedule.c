@@ -70,8 +70,7 @@ static void copy_rows(uint16_t *to, const uint16_t *from, int64_t from_stride, i
         memcpy(to, from, (size_t)(rows * columns) * sizeof *to);
         return;
     }
-    for (int64_t r = 0; r < rows; r++)
-        memcpy(to + r * columns, from + r * from_stride, (size_t)columns * sizeof *to);
+    for (int64_t r = 0; r < rows; r++) memcpy(to + r * columns, from + r * from_stride, (size_t)columns * sizeof *to);
 }
 
 /* Makes a caller's rows reachable for peers: as they are when they lie in symmetric memory, else by a staged copy. */
@@ -188,7 +187,8 @@ static void place_rows(fy_call *call) {
             }
         }
         if (r != shape->rank)
-            call->layer->stats.bytes_schedule += shape->experts * 4 + tokens * slots * 8 + (int64_t)sizeof(fy_published);
+            call->layer->stats.bytes_schedule +=
+                shape->experts * 4 + tokens * slots * 8 + (int64_t)sizeof(fy_published);
     }
 }
 
@@ -202,8 +202,8 @@ ferry_status fy_role_schedule_forward(fy_call *call, const ferry_forward_args *a
     call->tokens = mine->tokens;
     if (call->tokens >= 0 && call->tokens <= call->shape->max_tokens) {
         publish_ids(call, args, mine);
-        call->x = stage(call, args->x, args->x_stride, l->symmetric.x, &call->x_stride, &mine->x_block,
-                        &mine->x_offset);
+        call->x =
+            stage(call, args->x, args->x_stride, l->symmetric.x, &call->x_stride, &mine->x_block, &mine->x_offset);
         mine->x_stride = call->x_stride;
         if (call->context)
             copy_rows((uint16_t *)(call->context->memory + l->context.own_x), call->x, call->x_stride, call->tokens,

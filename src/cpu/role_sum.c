@@ -39,12 +39,15 @@ static void sum_token(fy_call *call, int64_t token, float *acc) {
     const uint16_t *shared = (const uint16_t *)fy_table(call, l->shared.result) + token * s->hidden;
     const uint16_t *slots = (const uint16_t *)fy_own(call, l->symmetric.slots);
     const float *dw = (const float *)fy_own(call, l->symmetric.dweights);
-    if (s->shared > 0) k->widen_row(acc, shared, s->hidden);
-    else memset(acc, 0, (size_t)s->hidden * sizeof *acc);
+    if (s->shared > 0)
+        k->widen_row(acc, shared, s->hidden);
+    else
+        memset(acc, 0, (size_t)s->hidden * sizeof *acc);
     for (int64_t i = token * s->slots; i < (token + 1) * s->slots; i++) {
         int live = call->schedule.ids[i] >= 0;
         if (live && call->backward) k->add_row(acc, slots + i * s->hidden, s->hidden);
-        if (live && !call->backward) k->weighted_add_row(acc, slots + i * s->hidden, s->hidden, call->schedule.weights[i]);
+        if (live && !call->backward)
+            k->weighted_add_row(acc, slots + i * s->hidden, s->hidden, call->schedule.weights[i]);
         if (call->backward && call->dweights) call->dweights[i] = live ? dw[i] : 0;
     }
     k->round_row(call->out + token * call->out_stride, acc, s->hidden);

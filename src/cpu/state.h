@@ -22,7 +22,7 @@ typedef struct fy_published {
     int64_t forward;       /* the forward that this call is or belongs to: must agree */
     int64_t tokens;        /* N as given, also when it is out of range */
     int64_t bad_ids, bad_token, bad_slot, bad_id;
-    _Atomic uint64_t done; /* weight part alone: the call whose rows this rank needs no more */
+    _Atomic uint64_t done;           /* weight part alone: the call whose rows this rank needs no more */
     int64_t x_block, x_offset;       /* where x is: -1 staged, else the number of the symmetric block */
     int64_t dout_block, dout_offset; /* likewise */
     int64_t x_stride, dout_stride;   /* elements */
@@ -41,7 +41,7 @@ typedef struct fy_schedule {
 typedef struct fy_piece {
     int64_t first; /* padded row; 0 for the shared expert */
     int32_t rows;
-    int32_t expert;  /* local; -1: the shared expert */
+    int32_t expert; /* local; -1: the shared expert */
     int32_t step;
     int8_t saved;   /* x, g, u are in the context */
     int8_t missing; /* backward: neither the context nor the ring has x, g, u: pull and compute again */
@@ -104,19 +104,19 @@ typedef struct fy_call {
     const fy_shape *shape;
     const fy_kernels *kernels;
     int backward;
-    int parts;              /* backward: FERRY_BACKWARD_* */
-    int keep;               /* forward: g and u are kept, in the context or in the ring */
-    int remake_shared;      /* backward: g, u of the shared expert were not saved */
+    int parts;         /* backward: FERRY_BACKWARD_* */
+    int keep;          /* forward: g and u are kept, in the context or in the ring */
+    int remake_shared; /* backward: g, u of the shared expert were not saved */
     uint64_t number;
     int parity;
-    int64_t tokens;         /* N */
+    int64_t tokens; /* N */
     const ferry_weights *params;
     const ferry_gradients *grads;
-    const uint16_t *x;      /* own x: staged, symmetric or the context's */
+    const uint16_t *x; /* own x: staged, symmetric or the context's */
     int64_t x_stride;
-    const uint16_t *dout;   /* own dout: staged or symmetric */
+    const uint16_t *dout; /* own dout: staged or symmetric */
     int64_t dout_stride;
-    uint16_t *out;          /* out or dx */
+    uint16_t *out; /* out or dx */
     int64_t out_stride;
     float *dweights;
     fy_schedule schedule;
@@ -126,7 +126,7 @@ typedef struct fy_call {
     fy_piece *piece;
     fy_segment *segment;
     fy_group *group;
-    fy_piece shared;            /* all own tokens */
+    fy_piece shared; /* all own tokens */
     fy_segment shared_segment;
     uint32_t shared_make_units, shared_finish_units, shared_remake_units;
     _Atomic uint32_t shared_remade, shared_made, shared_finished;

@@ -12,8 +12,10 @@ static int64_t expert_of_block(const fy_call *call, int64_t block) {
     int64_t low = 0, high = call->shape->local_experts;
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;
-        if (call->schedule.first_block[middle] <= block) low = middle;
-        else high = middle;
+        if (call->schedule.first_block[middle] <= block)
+            low = middle;
+        else
+            high = middle;
     }
     return low;
 }
@@ -144,8 +146,7 @@ static void add_forward(fy_call *call) {
         int make_first = i < call->steps && i > 0 && fy_walk_make_first(call->walk, i);
         if (make_first) call->step[i].make_units = add_step(call, FY_WORK_MAKE, i, s->intermediate);
         if (i > 0) call->step[i - 1].finish_units = add_step(call, FY_WORK_DOWN, i - 1, s->hidden);
-        if (!make_first && i < call->steps)
-            call->step[i].make_units = add_step(call, FY_WORK_MAKE, i, s->intermediate);
+        if (!make_first && i < call->steps) call->step[i].make_units = add_step(call, FY_WORK_MAKE, i, s->intermediate);
     }
 }
 

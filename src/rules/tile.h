@@ -12,8 +12,7 @@
 enum { FY_TILE_BLOCKS = 2 };
 
 /* Tiles of one expert's blocks [first, end), which macrobatches of ring_blocks blocks cut into pieces. */
-FY_RULE int64_t fy_tiles_between(int64_t first, int64_t end, int64_t ring_blocks)
-{
+FY_RULE int64_t fy_tiles_between(int64_t first, int64_t end, int64_t ring_blocks) {
     int64_t cut = (first / ring_blocks + 1) * ring_blocks;
     if (end <= first) return 0;
     if (end <= cut) return fy_divide_up(end - first, FY_TILE_BLOCKS);
@@ -24,13 +23,12 @@ FY_RULE int64_t fy_tiles_between(int64_t first, int64_t end, int64_t ring_blocks
 }
 
 typedef struct fy_tile_place {
-    int64_t block;                 /* first block of the tile */
+    int64_t block;                  /* first block of the tile */
     int64_t piece_first, piece_end; /* blocks of its piece */
 } fy_tile_place;
 
 /* Tile `index` of an expert whose blocks are [first, end). */
-FY_RULE fy_tile_place fy_tile_at(int64_t first, int64_t end, int64_t ring_blocks, int64_t index)
-{
+FY_RULE fy_tile_place fy_tile_at(int64_t first, int64_t end, int64_t ring_blocks, int64_t index) {
     fy_tile_place p;
     int64_t cut = (first / ring_blocks + 1) * ring_blocks;
     int64_t head = fy_divide_up((cut < end ? cut : end) - first, FY_TILE_BLOCKS);
@@ -44,8 +42,7 @@ FY_RULE fy_tile_place fy_tile_at(int64_t first, int64_t end, int64_t ring_blocks
 }
 
 /* Tile rows of at least two waves of product tiles (128 x 256) over `workers` multiprocessors. */
-FY_RULE int64_t fy_two_wave_rows(int64_t workers, int64_t hidden, int64_t intermediate)
-{
+FY_RULE int64_t fy_two_wave_rows(int64_t workers, int64_t hidden, int64_t intermediate) {
     int64_t narrow = 2 * intermediate < hidden ? 2 * intermediate : hidden;
     return fy_divide_up(2 * workers * 128 * 256, narrow);
 }

@@ -364,14 +364,22 @@ static int64_t differ(const char *name, int index, int rank, int64_t counted, in
 
 static int64_t compare_stats(int index, int rank, const ferry_stats *counted, const ferry_stats *planned) {
     int64_t bad = 0;
-#define SAME(field) bad += differ(#field, index, rank, counted->field, planned->field);
-    SAME(rows)
-    SAME(macrobatches)
-    SAME(steps)
-    SAME(ring_high_water) SAME(pulls) SAME(recomputed_rows) SAME(bytes_schedule) SAME(bytes_pull)
-        SAME(bytes_pull_remote) SAME(bytes_push) SAME(bytes_push_remote) SAME(bytes_sum) SAME(flop)
+#define SAME(field) bad += differ(#field, index, rank, counted->field, planned->field)
+    SAME(rows);
+    SAME(macrobatches);
+    SAME(steps);
+    SAME(ring_high_water);
+    SAME(pulls);
+    SAME(recomputed_rows);
+    SAME(bytes_schedule);
+    SAME(bytes_pull);
+    SAME(bytes_pull_remote);
+    SAME(bytes_push);
+    SAME(bytes_push_remote);
+    SAME(bytes_sum);
+    SAME(flop);
 #undef SAME
-            return bad;
+    return bad;
 }
 
 /* The links' bytes are those that the ranks pulled from others and pushed to others. */
