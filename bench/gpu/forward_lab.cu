@@ -334,7 +334,7 @@ struct Layer {
     }
 };
 
-static const fy_gpu_knobs usual = {0, 2, 0, 1};
+static const fy_gpu_knobs usual = {0, 3, 0, 1};
 
 static std::vector<Case> check_cases()
 {

@@ -87,13 +87,11 @@ static void free_resources(ferry_comm *comm)
     comm->backend = NULL;
 }
 
-/* Blocks and pulling warps: what the configuration asks for, within what the device and the sharing allow. */
-static void choose_knobs(const ferry_comm *comm, fy_gpu_comm *g, int sms)
+/* All multiprocessors of the device, shared out over the ranks that use it. */
+static void choose_knobs(fy_gpu_comm *g, int sms)
 {
-    int most = sms / g->sharing > 0 ? sms / g->sharing : 1, asked = comm->config.compute_workers;
-    int warps = comm->config.comm_workers;
-    g->knobs.sms = asked > 0 && asked < most ? asked : most;
-    g->knobs.comm_warps = warps > 3 ? 3 : warps > 0 ? warps : 2;
+    g->knobs.sms = sms / g->sharing > 0 ? sms / g->sharing : 1;
+    g->knobs.comm_warps = 3;
     g->knobs.fan_out = 1;
 }
 
@@ -116,7 +114,7 @@ static ferry_status comm_create(ferry_comm *comm)
     if (status == FERRY_OK) status = enter(g->device, &scope);
     if (status == FERRY_OK) status = make_resources(g);
     if (status == FERRY_OK) {
-        choose_knobs(comm, g, sms);
+        choose_knobs(g, sms);
         comm->config.compute_workers = g->knobs.sms;
         comm->config.comm_workers = g->knobs.comm_warps;
         status = fy_gpu_watch_start(comm);

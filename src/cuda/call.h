@@ -19,10 +19,18 @@ enum {
     FY_TILE_K = 64, /* one step along the contraction: 128 bytes, one swizzle row */
     FY_STAGES = 4,
     FY_CHUNK = 512,     /* slots that one block of the schedule sorts */
+    FY_SUM_COLUMNS = 1024, /* of a token: the unit of summing */
+    FY_CLAIM = 4,          /* units that a warp claims at once */
     FY_PULL_ROWS = 8,   /* rows of a pull ticket */
+    FY_FIRST_ROWS = 2,   /* at the head of the walk, where all warps pull */
+    FY_HEAD_BYTES = 48 << 20, /* two steps make the head where their rows are at most so many bytes, else one */
     FY_GROUP_TILES = 16, /* row tiles that share a column of weights before the next column is taken */
+    FY_LAST_GROUP_TILES = 4, /* in the last step: tokens then complete one group after the other */
     FY_THREADS = 384
 };
+
+/* A clamp that is none: the largest finite number. */
+#define FY_NO_LIMIT 3.402823466e+38f
 
 /* What a product ticket makes. */
 enum fy_gpu_kind { FY_SHARED_MAKE = 0, FY_SHARED_FINISH = 1, FY_MAKE = 2, FY_FINISH = 3, FY_END = 4 };
@@ -38,8 +46,11 @@ typedef struct fy_gpu_tile {
 
 /* A run of product tickets of one kind over one step's row tiles. */
 typedef struct fy_gpu_unit {
-    int32_t kind, first_tile, tiles, ticket; /* first ticket */
+    int32_t kind; /* enum fy_gpu_kind, and the most row tiles of a group shifted by FY_GROUP_SHIFT */
+    int32_t first_tile, tiles, ticket; /* first ticket */
 } fy_gpu_unit;
+
+enum { FY_GROUP_SHIFT = 8, FY_KIND_MASK = 255 };
 
 /* What a rank tells every peer about its call. */
 typedef struct fy_gpu_header {
@@ -66,10 +77,13 @@ typedef struct fy_gpu_state {
     uint32_t skip;  /* this call does nothing: too many tokens somewhere, or a fault */
     int32_t tokens;
     int32_t blocks, tiles, units, product_tickets, macrobatches, steps, rows;
-    uint32_t line0[22];
+    /* The walk's first tiles: their rows are pulled alone and by all warps, so that products begin soon. */
+    int32_t head_tiles, head_first, head_end; /* and their padded rows */
+    uint32_t line0[19];
     uint32_t take_product, line1[31];
     uint32_t take_pull, line2[31];
-    uint32_t take_sum, line3[31];
+    uint32_t take_head, line3[31];
+    uint32_t claimed, line7[31]; /* parts of tokens whose sum somebody has taken */
     uint32_t published, line4[31]; /* blocks of the rank launch that are done */
     uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that are done; rows pulled */
     uint32_t bad_count, bad_slot, line5[30];
@@ -98,7 +112,7 @@ typedef struct fy_gpu_symmetric {
     uint64_t header[2]; /* fy_gpu_header [ranks] */
     uint64_t counts[2]; /* i32 [ranks][experts] */
     uint64_t slots[2];  /* fy_gpu_slot [max_tokens * slots]; the owner's */
-    uint64_t arrived;   /* u32 [max_tokens]: result rows that have come in */
+    uint64_t arrived;   /* u32 [max_tokens]: minus the result rows that are still to come */
     uint64_t x;         /* BF16 [max_tokens][hidden]: staged tokens */
     uint64_t y;         /* BF16 [max_tokens * slots][hidden]: result rows */
     uint64_t bytes;
@@ -119,6 +133,7 @@ typedef struct fy_gpu_tables {
     fy_gpu_unit *unit;      /* [2 * max_blocks + 4] */
     fy_gpu_source *source;  /* [max_blocks * 64] */
     int32_t *slot_row;      /* [ranks][max_tokens * slots]: padded row here, or -1 */
+    uint32_t *claimed;      /* bits of (token, part of its columns): somebody has taken that sum */
     uint32_t *pulled;       /* [max_blocks] rows that are in the ring */
     uint32_t *made;         /* [max_blocks + shared blocks] column tiles of h that are stored */
     uint32_t *sent;         /* the same: warps' column tiles of y that are stored */
@@ -131,7 +146,8 @@ typedef struct fy_gpu_tables {
 } fy_gpu_tables;
 
 typedef struct fy_gpu_maps {
-    CUtensorMap x, h_load, h_store, gate, up, down;
+    CUtensorMap x, x_short, h, h_short; /* 128 rows; 64 rows, also for stores */
+    CUtensorMap gate, up, down;
 } fy_gpu_maps;
 
 /* Passed by value to every kernel of a call. */
@@ -139,7 +155,7 @@ typedef struct fy_gpu_call {
     fy_gpu_maps routed, shared_expert;
     int32_t rank, ranks, experts, local_experts, slots, max_tokens;
     int32_t hidden, intermediate, shared;
-    int32_t ring_blocks, mini_tiles, max_blocks;
+    int32_t ring_blocks, mini_tiles, head_tiles, max_blocks;
     int32_t comm_warps, comm_sms, fan_out, tables_of_weights;
     float limit;
     uint64_t enter_timeout_ns, progress_timeout_ns;
@@ -154,6 +170,7 @@ typedef struct fy_gpu_call {
     uint16_t *out;
     int64_t x_stride, out_stride;
     int32_t ids_are_64;
+    int32_t staged; /* 0: nobody but this rank's pulls reads the tokens, and they read the caller's */
 } fy_gpu_call;
 
 #endif

@@ -4,7 +4,6 @@
 #include "cuda/error.h"
 #include "cuda/kernels.h"
 #include "cuda/maps.h"
-#include "rules/swiglu.h"
 #include "rules/tile.h"
 
 #include <stdlib.h>
@@ -55,14 +54,16 @@ static ferry_status map_own_memory(fy_gpu_engine *e)
     fy_gpu_array x = {c->table.x_ring, 0, s->ring_rows, s->hidden, 0, s->hidden, "x ring"};
     fy_gpu_array h = {c->table.h_ring, 0, s->ring_rows, s->intermediate, 0, s->intermediate, "h ring"};
     FY_TRY(fy_gpu_map(&c->routed.x, x, FY_TILE_M));
-    FY_TRY(fy_gpu_map(&c->routed.h_load, h, FY_TILE_M));
-    FY_TRY(fy_gpu_map(&c->routed.h_store, h, FY_BLOCK_ROWS));
+    FY_TRY(fy_gpu_map(&c->routed.x_short, x, FY_BLOCK_ROWS));
+    FY_TRY(fy_gpu_map(&c->routed.h, h, FY_TILE_M));
+    FY_TRY(fy_gpu_map(&c->routed.h_short, h, FY_BLOCK_ROWS));
     if (s->shared == 0 || s->max_tokens == 0) return FERRY_OK;
     fy_gpu_array staged = {c->peer[c->rank] + c->at.x, 0, s->max_tokens, s->hidden, 0, s->hidden, "staged tokens"};
     fy_gpu_array sh = {c->table.shared_h, 0, s->max_tokens, s->shared, 0, s->shared, "shared h"};
     FY_TRY(fy_gpu_map(&c->shared_expert.x, staged, FY_TILE_M));
-    FY_TRY(fy_gpu_map(&c->shared_expert.h_load, sh, FY_TILE_M));
-    return fy_gpu_map(&c->shared_expert.h_store, sh, FY_BLOCK_ROWS);
+    FY_TRY(fy_gpu_map(&c->shared_expert.x_short, staged, FY_BLOCK_ROWS));
+    FY_TRY(fy_gpu_map(&c->shared_expert.h, sh, FY_TILE_M));
+    return fy_gpu_map(&c->shared_expert.h_short, sh, FY_BLOCK_ROWS);
 }
 
 static void fill_call(fy_gpu_engine *e, uint8_t *const *peer, double enter_timeout_s, double progress_timeout_s)
@@ -80,11 +81,14 @@ static void fill_call(fy_gpu_engine *e, uint8_t *const *peer, double enter_timeo
     c->shared = (int32_t)s->shared;
     c->ring_blocks = (int32_t)(s->ring_rows / FY_BLOCK_ROWS);
     c->mini_tiles = (int32_t)fy_divide_up(s->minibatch_rows, FY_TILE_M);
+    int two = 2 * (int64_t)c->mini_tiles * FY_TILE_M * s->hidden * 2 <= FY_HEAD_BYTES;
+    c->head_tiles = c->mini_tiles * (two ? 2 : 1);
     c->max_blocks = (int32_t)s->max_blocks;
     c->comm_warps = e->knobs.comm_warps;
     c->comm_sms = e->knobs.comm_sms;
     c->fan_out = e->knobs.fan_out;
-    c->limit = fy_swiglu_limit(s->limit);
+    c->limit = s->limit > 0 ? s->limit : FY_NO_LIMIT;
+    c->staged = s->nranks > 1 || s->shared > 0;
     c->enter_timeout_ns = (uint64_t)(enter_timeout_s * 1e9);
     c->progress_timeout_ns = (uint64_t)(progress_timeout_s * 1e9);
     for (int r = 0; r < s->nranks; r++) c->peer[r] = peer[r];
@@ -208,20 +212,8 @@ ferry_status fy_gpu_engine_forward(fy_gpu_engine *e, const ferry_forward_args *a
 
 ferry_status fy_gpu_engine_fault(const fy_gpu_engine *e)
 {
-    static const struct {
-        const char *phase, *what;
-    } site[] = {{"", ""},
-                {"schedule", "publication of the call"},
-                {"pull", "room in the ring of tokens"},
-                {"compute", "rows that are being pulled"},
-                {"compute", "room in the ring of h"},
-                {"compute", "columns of h"},
-                {"sum", "result rows of a token"}};
     const volatile fy_gpu_page *p = e->page;
     if (!p->fault) return FERRY_OK;
-    return fy_fail(FERRY_E_TIMEOUT,
-                   "rank %d waited in %s for %s of rank %d past its deadline: expected %lld, seen %lld; the communicator "
-                   "can only be destroyed",
-                   e->shape.rank, site[p->site].phase, site[p->site].what, p->awaited_rank, (long long)p->expected,
-                   (long long)p->seen);
+    return fy_fail(FERRY_E_TIMEOUT, "rank %d: a wait on the device passed its deadline: site %d, rank %d awaited, expected %lld, seen %lld",
+                   e->shape.rank, p->site, p->awaited_rank, (long long)p->expected, (long long)p->seen);
 }

@@ -25,7 +25,7 @@ ferry_status fy_gpu_engine_create(fy_gpu_engine *engine, const fy_shape *shape, 
 void fy_gpu_engine_destroy(fy_gpu_engine *engine);
 /* Enqueues; `args` has been checked. */
 ferry_status fy_gpu_engine_forward(fy_gpu_engine *engine, const ferry_forward_args *args);
-/* The sentence of a fault that the device recorded; FERRY_OK when there is none. */
+/* A fault that the device recorded, without the communicator's words for it (watch.c); FERRY_OK when there is none. */
 ferry_status fy_gpu_engine_fault(const fy_gpu_engine *engine);
 
 #endif

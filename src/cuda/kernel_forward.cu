@@ -5,6 +5,7 @@
  * included, finishes; no block waits for another to be resident.
  */
 #include "cuda/kernels.h"
+#include "cuda/launch.cuh"
 #include "cuda/role_load.cuh"
 #include "cuda/role_product.cuh"
 #include "cuda/role_pull.cuh"
@@ -13,7 +14,6 @@
 __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_constant__ fy_gpu_call c)
 {
     extern __shared__ __align__(1024) uint8_t shared[];
-    if (c.table.state->skip) return;
     fy_block *block = fy_block_of(shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < FY_STAGES; i++) {
@@ -23,24 +23,28 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
         fy_barrier_init_fence();
     }
     __syncthreads();
+    cudaGridDependencySynchronize();
+    if (c.table.state->skip) return;
     int group = threadIdx.x / 128, warp = threadIdx.x / 32;
-    bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls */
+    bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */
     if (group == 0) {
         fy_registers_give<72>();
         if (warp == 0) {
             if (threadIdx.x == 0 && !apart) fy_load_role(c, shared);
             __syncwarp();
-        } else if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) {
-            fy_pull_role(c);
+        } else {
+            fy_pull_head(c);
+            if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role(c);
         }
-        fy_sum_role(c);
+        fy_sum_role<4, 1>(c);
     } else {
         fy_registers_take<216>();
+        fy_pull_head(c);
         if (!apart)
             fy_product_role(c, shared, group - 1);
         else
             fy_pull_role(c);
-        fy_sum_role(c);
+        fy_sum_role<8, 2>(c);
     }
     __syncthreads();
     fy_gpu_state *state = c.table.state;
@@ -54,8 +58,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
 extern "C" {
 cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream)
 {
-    fy_forward_kernel<<<blocks, FY_THREADS, FY_SHARED_BYTES, stream>>>(*c);
-    return cudaGetLastError();
+    return fy_launch_next(fy_forward_kernel, blocks, FY_THREADS, FY_SHARED_BYTES, stream, c);
 }
 
 cudaError_t fy_load_forward(void)

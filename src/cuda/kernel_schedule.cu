@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The schedule launches. */
 #include "cuda/kernels.h"
+#include "cuda/launch.cuh"
 #include "cuda/role_schedule.cuh"
 
 __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constant__ fy_gpu_call c)
@@ -12,16 +13,19 @@ __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constan
 __global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c)
 {
     extern __shared__ __align__(16) int32_t memory[];
+    cudaGridDependencySynchronize();
     fy_rank_role(c, memory + FY_CHUNK, memory);
 }
 
 __global__ void __launch_bounds__(1024) fy_wait_kernel(const __grid_constant__ fy_gpu_call c)
 {
+    cudaGridDependencySynchronize();
     fy_wait_role(c);
 }
 
 __global__ void __launch_bounds__(256) fy_place_kernel(const __grid_constant__ fy_gpu_call c)
 {
+    cudaGridDependencySynchronize();
     fy_place_role(c);
 }
 
@@ -56,10 +60,12 @@ cudaError_t fy_launch_schedule(const fy_gpu_call *c, int sms, cudaStream_t strea
     if (chunks < 1) chunks = 1;
     size_t experts = (size_t)c->experts * sizeof(int32_t);
     fy_count_kernel<<<2 * sms, FY_CHUNK, experts, stream>>>(*c);
-    fy_rank_kernel<<<chunks, FY_CHUNK, experts + FY_CHUNK * sizeof(int32_t), stream>>>(*c);
-    fy_wait_kernel<<<1, 1024, 0, stream>>>(*c);
-    fy_place_kernel<<<sms, 256, 0, stream>>>(*c);
-    return cudaGetLastError();
+    cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess)
+        error = fy_launch_next(fy_rank_kernel, chunks, FY_CHUNK, experts + FY_CHUNK * sizeof(int32_t), stream, c);
+    if (error == cudaSuccess) error = fy_launch_next(fy_wait_kernel, 1, 1024, 0, stream, c);
+    if (error == cudaSuccess) error = fy_launch_next(fy_place_kernel, sms, 256, 0, stream, c);
+    return error;
 }
 
 /* Lazily loaded kernels are loaded when first asked about: loading in a call could wait for one that runs. */

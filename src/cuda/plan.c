@@ -75,6 +75,7 @@ int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t)
     PART(unit, 2 * s->max_blocks + 4);
     PART(source, s->max_blocks * FY_BLOCK_ROWS);
     PART(slot_row, s->nranks * slots);
+    PART(claimed, fy_divide_up(s->max_tokens * fy_divide_up(s->hidden, FY_SUM_COLUMNS), 32));
     PART(pulled, counters);
     PART(made, counters);
     PART(sent, counters);
@@ -105,6 +106,6 @@ ferry_status fy_gpu_plan(fy_shape *shape, int comm_workers, int compute_workers,
     plan->symmetric_bytes = (int64_t)at.bytes;
     plan->table_bytes = fy_gpu_lay_tables(shape, NULL, &tables);
     plan->ring_bytes = fy_gpu_lay_ring(shape, NULL, &tables);
-    plan->context_bytes = 0;
+    plan->context_memory_bytes = 0;
     return FERRY_OK;
 }

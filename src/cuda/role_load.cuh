@@ -36,7 +36,8 @@ FY_DEVICE fy_gpu_unit fy_load_unit(const fy_gpu_unit *p)
 FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int ticket)
 {
     fy_work w;
-    bool make = fy_is_make(unit.kind), shared = fy_is_shared(unit.kind);
+    int kind = unit.kind & FY_KIND_MASK, most = unit.kind >> FY_GROUP_SHIFT;
+    bool make = fy_is_make(kind), shared = fy_is_shared(kind);
     int inner = shared ? c.shared : c.intermediate;
     int columns = make ? (int)fy_divide_up(inner, FY_HALF_N) : (int)fy_divide_up(c.hidden, FY_TILE_N);
     int r = ticket - unit.ticket, q = unit.first_tile + r / columns;
@@ -50,14 +51,14 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int
         low = a.w > unit.first_tile ? a.w : unit.first_tile;
         high = min(a.w + count, unit.first_tile + unit.tiles);
     }
-    /* Equal groups of at most FY_GROUP_TILES. */
-    int size = (int)fy_divide_up(high - low, fy_divide_up(high - low, FY_GROUP_TILES));
+    /* Equal groups of at most so many tiles. */
+    int size = (int)fy_divide_up(high - low, fy_divide_up(high - low, most));
     low += (q - low) / size * size;
     size = min(size, high - low);
     int in_group = r - (low - unit.first_tile) * columns;
     int t = low + in_group % size;
     w.column = in_group / size;
-    w.kind = unit.kind;
+    w.kind = kind;
     w.depth = (int)fy_divide_up(make ? c.hidden : inner, FY_TILE_K);
     if (shared) {
         w.row = w.load_row = t * FY_TILE_M;
@@ -134,7 +135,8 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared)
         }
         const fy_gpu_maps *maps = fy_is_shared(w.kind) ? &c.shared_expert : &c.routed;
         bool make = fy_is_make(w.kind);
-        const CUtensorMap *a = make ? &maps->x : &maps->h_load, *b0 = make ? &maps->gate : &maps->down, *b1 = &maps->up;
+        bool half = w.rows <= FY_BLOCK_ROWS; /* the second warpgroup has no rows here */
+        const CUtensorMap *a = half ? (make ? &maps->x_short : &maps->h_short) : (make ? &maps->x : &maps->h), *b0 = make ? &maps->gate : &maps->down, *b1 = &maps->up;
         int matrix = w.matrix;
         if (c.tables_of_weights && !fy_is_shared(w.kind)) {
             b0 = c.table.weight_map + (make ? 0 : 2 * c.local_experts) + matrix;
@@ -148,7 +150,7 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared)
         for (int k = 0; k < depth; k++) {
             if (k > 0) fy_barrier_wait(&block->empty[stage], parity ^ 1);
             uint64_t *full = &block->full[stage];
-            fy_barrier_arrive_expecting(full, FY_STAGE_BYTES);
+            fy_barrier_arrive_expecting(full, half ? FY_STAGE_BYTES - FY_A_BYTES / 2 : FY_STAGE_BYTES);
             uint8_t *to_b = fy_stage_b(shared, stage);
             fy_load_box2(fy_stage_a(shared, stage), a, full, k * FY_TILE_K, row);
             fy_load_box3(to_b, b0, full, k * FY_TILE_K, column, matrix);

@@ -14,7 +14,7 @@
 #include "cuda/prim_copy.cuh"
 #include "cuda/prim_wgmma.cuh"
 #include "cuda/role_push.cuh"
-#include "rules/swiglu_gpu.h"
+#include "cuda/swiglu.cuh"
 
 /* A signal held back. kind FY_END: none. */
 typedef struct fy_signal {
@@ -39,9 +39,16 @@ FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int thread)
 FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work &w, uint8_t *buffer, int group,
                           int thread)
 {
-    const CUtensorMap *map = w.kind == FY_MAKE ? &c.routed.h_store : &c.shared_expert.h_store;
+    const CUtensorMap *map = w.kind == FY_MAKE ? &c.routed.h_short : &c.shared_expert.h_short;
+    if (c.limit < FY_NO_LIMIT) {
 #pragma unroll
-    for (int i = 0; i < 64; i++) acc[i] = fy_swiglu_gpu(acc[i], acc[64 + i], c.limit);
+        for (int i = 0; i < 64; i++) {
+            acc[i] = fy_clamp_gate(acc[i], c.limit);
+            acc[64 + i] = fy_clamp_up(acc[64 + i], c.limit);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 64; i += 2) fy_swiglu_pair(acc[i], acc[i + 1], acc[64 + i], acc[64 + i + 1]);
     int lane = thread & 31, row = (thread / 32) * 16 + (lane & 15);
 #pragma unroll
     for (int piece = 0; piece < 2; piece++) {

@@ -71,9 +71,18 @@ FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram)
         __syncthreads();
     }
     uint32_t *arrived = fy_symmetric_at<uint32_t>(c, c.rank, c.at.arrived);
-    for (int64_t t = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; t < n; t += (int64_t)gridDim.x * blockDim.x)
-        arrived[t] = 0;
-    fy_stage_tokens(c, n);
+    for (int64_t t = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; t < n; t += (int64_t)gridDim.x * blockDim.x) {
+        uint32_t awaited = c.shared > 0;
+        for (int k = 0; k < c.slots; k++) {
+            int bad;
+            awaited += fy_clean_id(fy_raw_id(c, t * c.slots + k), c.experts, &bad) >= 0;
+        }
+        arrived[t] = 0u - awaited;
+    }
+    int64_t words = fy_divide_up(n * fy_divide_up(c.hidden, FY_SUM_COLUMNS), 32);
+    for (int64_t w = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; w < words; w += (int64_t)gridDim.x * blockDim.x)
+        c.table.claimed[w] = 0;
+    if (c.staged) fy_stage_tokens(c, n);
 }
 
 /* Into every peer's memory: counts, header, then the flag. `total` is this rank's count of each expert. */
@@ -142,7 +151,7 @@ FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int32_t *before, int32_t *id)
                 total[e] = before[e] + (all == 0 ? 0 : c.table.histogram[chunk * c.experts + e]);
     }
     __shared__ uint32_t last;
-    fy_fence_sys();
+    fy_fence_gpu();
     __syncthreads();
     if (threadIdx.x == 0) last = fy_fetch_add_acq_rel_gpu(&state->published, 1) == gridDim.x - 1;
     __syncthreads();
@@ -226,6 +235,22 @@ FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call)
     return too_many >= 0;
 }
 
+/* The head of the walk: one thread. */
+FY_DEVICE void fy_mark_head(const fy_gpu_call &c, int blocks, int macros)
+{
+    fy_gpu_state *state = c.table.state;
+    int tiles = 0, end = 0, expert;
+    if (macros > 0) {
+        int first = c.table.macro_tile[macros - 1], all = c.table.macro_tile[macros] - first;
+        tiles = all < c.head_tiles ? all : c.head_tiles;
+        end = blocks;
+        if (tiles < all) end = (int)fy_place_of_tile(c, first + tiles, &expert).block;
+    }
+    state->head_tiles = tiles;
+    state->head_first = (macros - 1) * c.ring_blocks * FY_BLOCK_ROWS;
+    state->head_end = end * FY_BLOCK_ROWS;
+}
+
 /* The list of product tickets; one thread. A step is mini_tiles row tiles of one macrobatch. */
 FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int tiles, int macros)
 {
@@ -237,7 +262,7 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
     fy_gpu_unit open = {FY_END, 0, 0, 0};
     int open_macro = -1, open_tile = 0;
     auto add = [&](int kind, int first, int count, int columns) {
-        fy_gpu_unit u = {kind, first, count, ticket};
+        fy_gpu_unit u = {kind | FY_GROUP_TILES << FY_GROUP_SHIFT, first, count, ticket};
         unit[units++] = u;
         ticket += count * columns;
     };
@@ -271,7 +296,9 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
         }
     }
     if (open.kind != FY_END) add(open.kind, open.first_tile, open.tiles, finish_columns);
+    if (units > 0) unit[units - 1].kind = (unit[units - 1].kind & FY_KIND_MASK) | FY_LAST_GROUP_TILES << FY_GROUP_SHIFT;
     add(FY_END, 0, 0, 0);
+    fy_mark_head(c, blocks, macros);
     state->units = units - 1;
     state->product_tickets = ticket;
     state->steps = steps;
@@ -326,7 +353,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c)
         state->skip = failed;
         state->calls = call;
         state->tokens = failed ? 0 : *c.tokens;
-        state->take_product = state->take_pull = state->take_sum = state->published = state->bad_count = 0;
+        state->take_product = state->take_pull = state->take_head = state->claimed = state->published = state->bad_count = 0;
         state->finished = state->pulls = state->remote_pulls = 0;
         state->bad_slot = 0xffffffffu;
     }
