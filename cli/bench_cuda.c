@@ -92,6 +92,9 @@ static int check_yardstick(gpu_rank *g) {
         error += ((double)fy_bf16_to_f32(got) - want) * ((double)fy_bf16_to_f32(got) - want);
         size += want * want;
     }
+    if (done && y->library)
+        done = good(g, "cuBLAS", bench_library_product(y->library, LIBRARY, y->a, y->b, y->c) ? NULL : "failed") &&
+               cli_device_wait(device);
     if (!done) return good(g, "the plain product", device->why[0] ? device->why : "failed");
     return good(g, "the plain product", sqrt(error / size) < 4e-3 ? NULL : "its result is wrong");
 }
@@ -166,11 +169,12 @@ static void read_sample(gpu_rank *g, bench_sample *sample) {
     sample->product[2] = read_products(g, both + 3, &library, &own);
 }
 
-/* A forward by itself, then a backward: counters are of the last call. */
+/* A forward by itself, then a backward: counters are of the last call. It is also where everything is loaded that is
+ * loaded when it is first used, which may wait for the whole GPU: never behind a gate. */
 static int count(gpu_rank *g) {
     bench_result *result = g->s->result;
     result->forward.size = result->backward.size = sizeof(ferry_stats);
-    int done = enqueue_forward(g, g->s->context) &&
+    int done = good_status(g, "ferry_barrier", ferry_barrier(g->s->comm)) && enqueue_forward(g, g->s->context) &&
                good(g, "waiting", say(cudaStreamSynchronize(g->s->device.stream))) &&
                good_status(g, "ferry_layer_stats", ferry_layer_stats(g->s->layer, &result->forward));
     if (!done || !g->s->context) return done;
@@ -183,6 +187,7 @@ static int count(gpu_rank *g) {
 enum { WARM = 3 };
 
 static int repeat(gpu_rank *g) {
+    if (!count(g)) return 0;
     for (int64_t i = -WARM; i < g->s->job->options->repeat; i++) {
         bench_sample sample;
         if (!enqueue(g) || !good(g, "running", bench_lane_go(&g->lane, g->s->comm))) return 0;
@@ -193,7 +198,7 @@ static int repeat(gpu_rank *g) {
         read_sample(g, &sample);
         if (i >= 0) g->s->result->sample[i] = sample;
     }
-    return count(g);
+    return 1;
 }
 
 int bench_cuda_repeat(bench_rank_state *s) {
@@ -203,8 +208,7 @@ int bench_cuda_repeat(bench_rank_state *s) {
         good(&g, "gates", bench_lane_open(&g.lane, &s->device, gates, s->rank, (int)s->job->options->ranks)) &&
         measure_copy(&g))
         repeat(&g);
-    /* A failed rank's GPU may still hang at the gate. */
-    if (g.why[0]) atomic_store(&gates->open.value, UINT32_MAX / 2);
+    if (g.why[0]) bench_lane_give_up(gates, s->rank);
     cli_device_wait(&s->device);
     bench_lane_close(&g.lane);
     bench_library_close(g.yard.library);

@@ -3,6 +3,7 @@
 #ifdef FERRY_HAVE_CUDA
 #include "cli/bench_lane.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -22,16 +23,16 @@ static const char *find(const char *name, void *to) {
     return why;
 }
 
-/* Ranks that are threads share the registration. */
+/* Once per process: ranks that are threads share it, and so do measurements that follow each other. */
 static const char *map_gates(bench_lane *lane) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static int mapped;
+    pthread_mutex_lock(&lock);
     unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
-    cudaError_t error = cudaHostRegister(lane->gates, sizeof *lane->gates, flags);
-    if (error == cudaErrorHostMemoryAlreadyRegistered) {
-        cudaGetLastError(); /* or the next call would report it */
-        error = cudaSuccess;
-    }
-    if (error != cudaSuccess) return say(error);
-    return say(cudaHostGetDevicePointer((void **)&lane->gates_there, lane->gates, 0));
+    const char *why = mapped ? NULL : say(cudaHostRegister(lane->gates, sizeof *lane->gates, flags));
+    mapped |= !why;
+    pthread_mutex_unlock(&lock);
+    return why ? why : say(cudaHostGetDevicePointer((void **)&lane->gates_there, lane->gates, 0));
 }
 
 const char *bench_lane_open(bench_lane *lane, cli_device *device, bench_gates *gates, int rank, int ranks) {
@@ -47,6 +48,12 @@ const char *bench_lane_open(bench_lane *lane, cli_device *device, bench_gates *g
         if (!why) lane->made++;
     }
     return why;
+}
+
+void bench_lane_give_up(bench_gates *gates, int rank) {
+    const uint32_t beyond = INT32_MAX;
+    atomic_store(&gates->arrived[rank].value, beyond);
+    atomic_store(&gates->open.value, beyond);
 }
 
 void bench_lane_close(bench_lane *lane) {

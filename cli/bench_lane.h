@@ -29,6 +29,9 @@ typedef struct bench_lane {
 /* Each returns NULL, or why it failed. */
 const char *bench_lane_open(bench_lane *lane, cli_device *device, bench_gates *gates, int rank, int ranks);
 void bench_lane_close(bench_lane *lane);
+/* For a rank that failed: nobody waits for it any more, at the gate or where GPUs meet. The numbers of the measurement
+ * mean nothing then. */
+void bench_lane_give_up(bench_gates *gates, int rank);
 /* A new repetition: marks count from 0, what is enqueued from here on waits for bench_lane_go. */
 const char *bench_lane_begin(bench_lane *lane);
 /* All GPUs meet here. */
