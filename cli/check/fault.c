@@ -92,11 +92,12 @@ static void judge_survivor(const check_case *c, fault_run *run, check_rank *r, c
     char sentence[512], name[16];
     snprintf(sentence, sizeof sentence, "%s", ferry_last_error());
     snprintf(name, sizeof name, "rank %d", VICTIM);
-    double since = run->fired_at > begin ? run->fired_at : begin, late = check_now() - since;
+    int fired = atomic_load(&run->fired); /* before fired_at is read */
+    double since = fired == 2 && run->fired_at > begin ? run->fired_at : begin, late = check_now() - since;
     if (atomic_fetch_add(&run->reported, 1) + 1 == RANKS - 1 && run->fault.kind == CHECK_STOP && run->fault.processes) {
         kill(atomic_load(&run->victim_pid), SIGCONT);
     }
-    CHECK_OR_RETURN(, c, atomic_load(&run->fired) == 2, "rank %d: the phase never came, the call gave %s: %s", r->rank,
+    CHECK_OR_RETURN(, c, fired == 2, "rank %d: the phase never came, the call gave %s: %s", r->rank,
                     ferry_status_name(status), sentence);
     CHECK_OR_RETURN(, c, status == FERRY_E_TIMEOUT || status == FERRY_E_PEER, "rank %d: the call gave %s: %s", r->rank,
                     ferry_status_name(status), sentence);
