@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tools/gpu_check.sh BUILD [OUT]: everything about the forward on this machine's GPUs, in a few minutes: values against
-# FP64 and equal bits (forward_lab), the public interface with threads, processes and faults (api_check), the sanitizer on
-# small cases, and the benchmark beside NCCL + PyTorch where PyTorch is there. Results go to OUT (default: BUILD/gpu).
+# tools/gpu_check.sh BUILD [OUT]: everything about the forward on this machine's GPUs, in a few minutes: values
+# against FP64 and equal bits (forward_lab), the public interface with threads, processes and faults (api_check), the
+# sanitizer on small cases, and the benchmark beside NCCL + PyTorch where PyTorch is there. Results go to OUT (default:
+# BUILD/gpu).
 # Build first: cmake --build BUILD --target forward_lab api_check ferry_shared
 set -u
 build=$1

@@ -20,23 +20,23 @@
 
 enum { H = 512, I = 264, S = 128, E = 18, K = 4, TOKENS = 420, MOST = 8, MAX_TOKENS = 420 };
 
-#define CUDA(call)                                                                                                \
-    do {                                                                                                          \
-        cudaError_t e_ = (call);                                                                                  \
-        if (e_ != cudaSuccess) {                                                                                  \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));               \
-            exit(2);                                                                                              \
-        }                                                                                                         \
+#define CUDA(call)                                                                                                     \
+    do {                                                                                                               \
+        cudaError_t e_ = (call);                                                                                       \
+        if (e_ != cudaSuccess) {                                                                                       \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));                     \
+            exit(2);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
-#define FERRY(call)                                                                                               \
-    do {                                                                                                          \
-        ferry_status s_ = (call);                                                                                 \
-        if (s_ != FERRY_OK) {                                                                                     \
-            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call, ferry_status_name(s_),             \
-                    ferry_last_error());                                                                          \
-            exit(2);                                                                                              \
-        }                                                                                                         \
+#define FERRY(call)                                                                                                    \
+    do {                                                                                                               \
+        ferry_status s_ = (call);                                                                                      \
+        if (s_ != FERRY_OK) {                                                                                          \
+            fprintf(stderr, "%s:%d: %s: %s: %s\n", __FILE__, __LINE__, #call, ferry_status_name(s_),                   \
+                    ferry_last_error());                                                                               \
+            exit(2);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 static uint16_t *x, *gate, *up, *down, *shared_gate, *shared_up, *shared_down;
@@ -45,15 +45,13 @@ static float *weights;
 static int devices, failures;
 static uint16_t *expected; /* [TOKENS][H], of one rank */
 
-static void expect(int good, const char *what)
-{
+static void expect(int good, const char *what) {
     printf("%-4s %s\n", good ? "ok" : "FAIL", what);
     fflush(stdout);
     failures += !good;
 }
 
-static uint16_t *random_rows(int64_t n, float scale, unsigned seed)
-{
+static uint16_t *random_rows(int64_t n, float scale, unsigned seed) {
     uint16_t *p = malloc((size_t)n * 2);
     for (int64_t i = 0; i < n; i++) {
         seed = seed * 1664525u + 1013904223u;
@@ -65,8 +63,7 @@ static uint16_t *random_rows(int64_t n, float scale, unsigned seed)
     return p;
 }
 
-static void make_problem(void)
-{
+static void make_problem(void) {
     x = random_rows(TOKENS * H, 1, 1);
     gate = random_rows((int64_t)E * I * H, 0.04f, 2);
     up = random_rows((int64_t)E * I * H, 0.04f, 3);
@@ -94,16 +91,14 @@ typedef struct rank_data {
     ferry_forward_args args;
 } rank_data;
 
-static void *upload(const void *from, int64_t bytes)
-{
+static void *upload(const void *from, int64_t bytes) {
     void *p;
     CUDA(cudaMalloc(&p, (size_t)bytes + 16));
     CUDA(cudaMemcpy(p, from, (size_t)bytes, cudaMemcpyHostToDevice));
     return p;
 }
 
-static ferry_comm_config comm_config(const ferry_bootstrap *bootstrap, int device)
-{
+static ferry_comm_config comm_config(const ferry_bootstrap *bootstrap, int device) {
     ferry_comm_config c;
     ferry_comm_config_init(&c);
     c.backend = FERRY_CUDA;
@@ -114,8 +109,7 @@ static ferry_comm_config comm_config(const ferry_bootstrap *bootstrap, int devic
     return c;
 }
 
-static void open_rank(rank_data *d, const ferry_comm_config *config, int64_t ring_rows)
-{
+static void open_rank(rank_data *d, const ferry_comm_config *config, int64_t ring_rows) {
     d->rank = config->bootstrap.rank;
     d->nranks = config->bootstrap.nranks;
     d->device = config->device;
@@ -164,8 +158,7 @@ static void open_rank(rank_data *d, const ferry_comm_config *config, int64_t rin
     d->args.params.shared_down = (ferry_matrices){d->sd, NULL, 0, S, FERRY_BF16};
 }
 
-static void close_rank(rank_data *d)
-{
+static void close_rank(rank_data *d) {
     ferry_layer_destroy(d->layer);
     ferry_comm_destroy(d->comm);
     void *all[] = {d->gate, d->up, d->down, d->sg, d->su, d->sd, d->x, d->ids, d->weights, d->out, d->n};
@@ -174,8 +167,7 @@ static void close_rank(rank_data *d)
 }
 
 /* Runs and compares with the rows of one rank; 1 when all bits agree. */
-static int forward_matches(rank_data *d)
-{
+static int forward_matches(rank_data *d) {
     int64_t bytes = (int64_t)d->tokens * H * 2;
     uint16_t *got = malloc((size_t)bytes + 1);
     CUDA(cudaMemsetAsync(d->out, 0xff, (size_t)bytes, d->stream));
@@ -195,8 +187,7 @@ typedef struct thread_job {
     int64_t ring;
 } thread_job;
 
-static void *thread_rank(void *user)
-{
+static void *thread_rank(void *user) {
     thread_job *job = user;
     rank_data d;
     ferry_bootstrap b;
@@ -210,8 +201,7 @@ static void *thread_rank(void *user)
     return NULL;
 }
 
-static void check_threads(int nranks, int64_t ring)
-{
+static void check_threads(int nranks, int64_t ring) {
     thread_job job[MOST];
     pthread_t thread[MOST];
     ferry_thread_group *group;
@@ -233,16 +223,14 @@ static void check_threads(int nranks, int64_t ring)
 }
 
 /* ---- One rank ---- */
-static ferry_bootstrap alone(ferry_thread_group **group)
-{
+static ferry_bootstrap alone(ferry_thread_group **group) {
     ferry_bootstrap b;
     FERRY(ferry_thread_group_create(1, group));
     FERRY(ferry_thread_group_bootstrap(*group, 0, &b));
     return b;
 }
 
-static void first_answer(void)
-{
+static void first_answer(void) {
     rank_data d;
     ferry_thread_group *group;
     ferry_bootstrap b = alone(&group);
@@ -252,22 +240,23 @@ static void first_answer(void)
     CUDA(cudaStreamSynchronize(d.stream));
     CUDA(cudaMemcpy(expected, d.out, (size_t)TOKENS * H * 2, cudaMemcpyDeviceToHost));
     double sum = 0;
-    for (int64_t i = 0; i < (int64_t)TOKENS * H; i++) sum += (expected[i] & 0x7f80) == 0x7f80 ? 1e30 : (expected[i] != 0);
+    for (int64_t i = 0; i < (int64_t)TOKENS * H; i++)
+        sum += (expected[i] & 0x7f80) == 0x7f80 ? 1e30 : (expected[i] != 0);
     expect(sum > 0.9 * TOKENS * H && sum < 1e29, "one rank gives numbers");
     ferry_stats stats = {.size = sizeof stats};
     FERRY(ferry_layer_stats(d.layer, &stats));
     ferry_plan plan = {.size = sizeof plan};
     FERRY(ferry_layer_get_plan(d.layer, &plan));
-    printf("     rows %lld pulls %lld steps %lld flop %lld; plan: symmetric %lld ring %lld tables %lld bytes, held %lld\n",
-           (long long)stats.rows, (long long)stats.pulls, (long long)stats.steps, (long long)stats.flop,
-           (long long)plan.symmetric_bytes, (long long)plan.ring_bytes, (long long)plan.table_bytes,
-           (long long)stats.current_bytes);
+    printf(
+        "     rows %lld pulls %lld steps %lld flop %lld; plan: symmetric %lld ring %lld tables %lld bytes, held %lld\n",
+        (long long)stats.rows, (long long)stats.pulls, (long long)stats.steps, (long long)stats.flop,
+        (long long)plan.symmetric_bytes, (long long)plan.ring_bytes, (long long)plan.table_bytes,
+        (long long)stats.current_bytes);
     close_rank(&d);
     ferry_thread_group_destroy(group);
 }
 
-static void check_reports(void)
-{
+static void check_reports(void) {
     rank_data d;
     ferry_thread_group *group;
     ferry_bootstrap b = alone(&group);
@@ -296,14 +285,14 @@ static void check_reports(void)
     CUDA(cudaMemcpy(some, d.out, sizeof some, cudaMemcpyDeviceToHost));
     CUDA(cudaMemcpy(d.n, &d.tokens, 4, cudaMemcpyHostToDevice));
     next = ferry_forward(d.layer, &d.args);
-    expect(next == FERRY_E_TOO_MANY_TOKENS && some[0] == 0xffff, "too many tokens: nothing done, reported by the next call");
+    expect(next == FERRY_E_TOO_MANY_TOKENS && some[0] == 0xffff,
+           "too many tokens: nothing done, reported by the next call");
     expect(forward_matches(&d), "right again after it");
     close_rank(&d);
     ferry_thread_group_destroy(group);
 }
 
-static void check_graph(void)
-{
+static void check_graph(void) {
     rank_data d;
     ferry_thread_group *group;
     ferry_bootstrap b = alone(&group);
@@ -328,7 +317,8 @@ static void check_graph(void)
         CUDA(cudaGraphLaunch(exec, d.stream));
         CUDA(cudaMemcpyAsync(got, d.out, (size_t)TOKENS * H * 2, cudaMemcpyDeviceToHost, d.stream));
         CUDA(cudaStreamSynchronize(d.stream));
-        good = !memcmp(got, expected + (int64_t)first * H, (size_t)n * H * 2) && (n == TOKENS || got[(int64_t)n * H] == 0xffff);
+        good = !memcmp(got, expected + (int64_t)first * H, (size_t)n * H * 2) &&
+               (n == TOKENS || got[(int64_t)n * H] == 0xffff);
     }
     expect(good, "a captured graph, 200 replays with other N and tokens");
     free(got);
@@ -339,8 +329,7 @@ static void check_graph(void)
 }
 
 /* ---- Faults, as processes where there are two devices, and threads otherwise ---- */
-static void *late_rank(void *user)
-{
+static void *late_rank(void *user) {
     thread_job *job = user;
     rank_data d;
     ferry_bootstrap b;
@@ -364,8 +353,7 @@ static void *late_rank(void *user)
     return NULL;
 }
 
-static void check_late(void)
-{
+static void check_late(void) {
     thread_job job[2];
     pthread_t thread[2];
     ferry_thread_group *group;
@@ -380,8 +368,7 @@ static void check_late(void)
 }
 
 /* A process of its own; `die`: rank 1 ends without a word while rank 0 waits for it. */
-static int process_rank(int rank, int nranks, int die)
-{
+static int process_rank(int rank, int nranks, int die) {
     char text[16];
     snprintf(text, sizeof text, "%d", rank);
     setenv("RANK", text, 1);
@@ -415,8 +402,7 @@ static int process_rank(int rank, int nranks, int die)
 static int go_pipe[2][2]; /* [die] */
 
 /* Processes are started before this one touches CUDA, and wait for the answer to compare with. */
-static void start_processes(pid_t *pids, int nranks, int die)
-{
+static void start_processes(pid_t *pids, int nranks, int die) {
     for (int r = 0; r < nranks; r++) {
         pids[r] = fork();
         if (pids[r] == 0) {
@@ -427,8 +413,7 @@ static void start_processes(pid_t *pids, int nranks, int die)
     }
 }
 
-static void check_processes(const pid_t *pids, int nranks, int die)
-{
+static void check_processes(const pid_t *pids, int nranks, int die) {
     int good = 1;
     for (int r = 0; r < nranks; r++)
         if (write(go_pipe[die][1], "g", 1) != 1) exit(2);
@@ -438,12 +423,12 @@ static void check_processes(const pid_t *pids, int nranks, int die)
         good &= WIFEXITED(status) && WEXITSTATUS(status) == (die && r == 1 ? 9 : 0);
     }
     char what[96];
-    snprintf(what, sizeof what, die ? "%d processes, one dies: E_PEER, then destroyed" : "%d processes: the bits of one rank", nranks);
+    snprintf(what, sizeof what,
+             die ? "%d processes, one dies: E_PEER, then destroyed" : "%d processes: the bits of one rank", nranks);
     expect(good, what);
 }
 
-int main(void)
-{
+int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     make_problem();
     /* Children need the answer: shared pages, made before they start and filled before they are told to go. */

@@ -4,9 +4,9 @@
     torchrun --nproc-per-node=2 bench/gpu/forward_bench.py --library libferry.so --json result.json
     python3 bench/gpu/forward_bench.py --library libferry.so        (one GPU)
 
-A round times, one after the other and on all GPUs at once: a cuBLAS product of 8192^3 (R*), Ferry's forward, and the same
-layer from NCCL all-to-all and grouped matrix products. Before each there is a barrier on the GPUs; the slowest rank
-counts. Values are medians over rounds. floor = max(FLOP / R*, link bytes / 370 GB/s, memory bytes / 4158 GB/s), score =
+A round times, one after the other and on all GPUs at once: a cuBLAS product of 8192^3 (R*), Ferry's forward, and the
+same layer from NCCL all-to-all and grouped matrix products. Before each there is a barrier on the GPUs; the slowest
+A round times, one after the other and on all GPUs at once: a cuBLAS product of 8192^3 (R*), Ferry's forward, and the
 floor / measured. Values are checked against FP64 on some tokens.
 """
 import argparse
@@ -207,7 +207,8 @@ def bench(ferry, name, H, I, E, K, T, skew, rounds):
     a8, b8 = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     forward = lambda: ferry.call("ferry_forward", layer, C.byref(args))
     with torch.no_grad():
-        (square, *_), ours, theirs = measure([lambda: a8 @ b8.T, forward, lambda: baseline(x, ids, weights, w13, w2, E)], rounds)
+        functions = [lambda: a8 @ b8.T, forward, lambda: baseline(x, ids, weights, w13, w2, E)]
+        (square, *_), ours, theirs = measure(functions, rounds)
         error = exact_error(out, x, ids, weights, w13, w2, E, list(range(0, T, T // 12)))
     s = ferry.stats(layer)
     rate = 2 * 8192.0**3 / square * 1e3
@@ -216,13 +217,14 @@ def bench(ferry, name, H, I, E, K, T, skew, rounds):
     memory = (E // WORLD) * 3 * H * I * 2 + 4 * rows * H * 2 + 2 * rows * I * 2 + 2 * T * H * 2
     floors = {"flop": flop / rate * 1e3, "link": remote / LINK * 1e3, "memory": memory / COPY * 1e3}
     floor = max(floors.values())
-    result = {"shape": name, "ranks": WORLD, "skew": skew, "ferry_ms": ours, "torch_ms": theirs, "r_star_tflops": rate / 1e12,
-              "rows": rows, "floor_ms": floors, "score": floor / ours[0], "speedup": theirs[0] / ours[0], "error": error,
-              "macrobatches": s.macrobatches, "steps": s.steps}
+    result = {"shape": name, "ranks": WORLD, "skew": skew, "ferry_ms": ours, "torch_ms": theirs,
+              "r_star_tflops": rate / 1e12, "rows": rows, "floor_ms": floors, "score": floor / ours[0],
+              "speedup": theirs[0] / ours[0], "error": error, "macrobatches": s.macrobatches, "steps": s.steps}
     if RANK == 0:
-        print(f"{name:14s} R{WORLD} skew {skew}: ferry {ours[0]:.3f} ({ours[1]:.3f}-{ours[2]:.3f}) torch {theirs[0]:.3f} = "
-              f"{result['speedup']:.2f}x, R* {rate / 1e12:.0f}, floor {floor:.3f} score {result['score']:.2f}, rows {rows:.0f} "
-              f"macro {s.macrobatches} steps {s.steps} error {error:.1e}", flush=True)
+        print(f"{name:14s} R{WORLD} skew {skew}: ferry {ours[0]:.3f} ({ours[1]:.3f}-{ours[2]:.3f}) "
+              f"torch {theirs[0]:.3f} = {result['speedup']:.2f}x, R* {rate / 1e12:.0f}, floor {floor:.3f} "
+              f"score {result['score']:.2f}, rows {rows:.0f} macro {s.macrobatches} steps {s.steps} "
+              f"error {error:.1e}", flush=True)
     ferry.lib.ferry_layer_destroy(layer)
     del x, w13, w2, out, a8, b8
     torch.cuda.empty_cache()

@@ -65,8 +65,7 @@ struct Layer {
 
     int device_of(int r) const { return c.ranks == 1 ? 0 : r * devices_used / c.ranks; }
 
-    void route(uint64_t seed, float skew)
-    {
+    void route(uint64_t seed, float skew) {
         ids.assign((size_t)total * c.K, 0);
         weights.assign((size_t)total * c.K, 0);
         std::string kind = c.ids;
@@ -90,8 +89,7 @@ struct Layer {
         }
     }
 
-    void make(const Case &given, float skew = 0)
-    {
+    void make(const Case &given, float skew = 0) {
         c = given;
         rank.resize(c.ranks);
         for (int r = 0; r < c.ranks; r++) {
@@ -168,7 +166,8 @@ struct Layer {
             int sharing = 0;
             for (int o = 0; o < c.ranks; o++) sharing += device_of(o) == k.device;
             if (knobs.sms == 0) knobs.sms = sms_of_device / sharing;
-            if (fy_gpu_engine_create(&k.engine, &shapes[r], &knobs, k.device, expert_rank.data(), peer.data(), 20, 10)) {
+            if (fy_gpu_engine_create(&k.engine, &shapes[r], &knobs, k.device, expert_rank.data(), peer.data(), 20,
+                                     10)) {
                 printf("create: %s\n", ferry_last_error());
                 exit(2);
             }
@@ -232,8 +231,7 @@ struct Layer {
         }
     }
 
-    bool forward(bool poison)
-    {
+    bool forward(bool poison) {
         for (Rank &k : rank) {
             CHECK(cudaSetDevice(k.device));
             if (poison) CHECK(cudaMemsetAsync(k.out, 0xff, (int64_t)k.tokens * c.H * 2, k.stream));
@@ -257,8 +255,7 @@ struct Layer {
         return ok;
     }
 
-    float slowest() const
-    {
+    float slowest() const {
         float most = 0, ms;
         for (const Rank &k : rank) {
             cudaEventElapsedTime(&ms, k.begin, k.end);
@@ -267,8 +264,7 @@ struct Layer {
         return most;
     }
 
-    std::vector<uint16_t> output() const
-    {
+    std::vector<uint16_t> output() const {
         std::vector<uint16_t> out((size_t)total * c.H);
         for (const Rank &k : rank)
             CHECK(cudaMemcpy(out.data() + (size_t)k.first * c.H, k.out, (size_t)k.tokens * c.H * 2, cudaMemcpyDefault));
@@ -276,8 +272,7 @@ struct Layer {
     }
 
     /* Relative error over `samples` tokens, NaN when something is. */
-    double error(const std::vector<uint16_t> &out, int samples, int points)
-    {
+    double error(const std::vector<uint16_t> &out, int samples, int points) {
         int n = std::min(samples, total), W = std::max(c.I, c.S);
         if (n == 0) return 0;
         std::vector<int> list(n);
@@ -290,8 +285,10 @@ struct Layer {
         CHECK(cudaMalloc(&h, (int64_t)n * (c.K + 1) * W * 8));
         CHECK(cudaMalloc(&o, (int64_t)n * c.H * 8));
         Device &v = dev[0];
-        answer_h<<<2048, 256>>>(h, dlist, n, all_x, all_ids, v.gate, v.up, v.sgate, v.sup, c.H, c.I, c.S, c.E, c.K, W, c.limit, points);
-        answer_out<<<2048, 256>>>(o, h, dlist, n, all_ids, all_weights, v.down, v.sdown, c.H, c.I, c.S, c.E, c.K, W, points);
+        answer_h<<<2048, 256>>>(h, dlist, n, all_x, all_ids, v.gate, v.up, v.sgate, v.sup, c.H, c.I, c.S, c.E, c.K, W,
+                                c.limit, points);
+        answer_out<<<2048, 256>>>(o, h, dlist, n, all_ids, all_weights, v.down, v.sdown, c.H, c.I, c.S, c.E, c.K, W,
+                                  points);
         std::vector<double> ref((size_t)n * c.H);
         CHECK(cudaMemcpy(ref.data(), o, ref.size() * 8, cudaMemcpyDefault));
         CHECK(cudaFree(dlist));
@@ -310,8 +307,7 @@ struct Layer {
         return den == 0 ? sqrt(num) : sqrt(num / den);
     }
 
-    void drop()
-    {
+    void drop() {
         for (Rank &k : rank) {
             CHECK(cudaSetDevice(k.device));
             fy_gpu_engine_destroy(&k.engine);
@@ -336,8 +332,7 @@ struct Layer {
 
 static const fy_gpu_knobs usual = {0, 3, 0, 1};
 
-static std::vector<Case> check_cases()
-{
+static std::vector<Case> check_cases() {
     std::vector<Case> v;
     v.push_back({"plain", 1, {300}, 256, 192, 0, 4, 2, 0, 0, 0, "random", usual, "plain", 0});
     v.push_back({"ragged H I", 1, {77}, 200, 88, 0, 5, 3, 0, 0, 0, "random", usual, "plain", 0});
@@ -358,21 +353,33 @@ static std::vector<Case> check_cases()
     return v;
 }
 
-static std::vector<Case> ring_cases()
-{
+static std::vector<Case> ring_cases() {
     std::vector<Case> v;
     for (int64_t ring : {0, 64, 128, 192, 512, 1024})
         for (int64_t mini : {0, 128, 256})
             for (int warps : {1, 3})
                 for (int fan : {0, 1})
-                    v.push_back({"ring", 1, {700}, 512, 320, 192, 16, 4, ring, mini, 0, "holes", {fan ? 132 : 40, warps, 0, fan}, "plain", 0});
+                    v.push_back({"ring",
+                                 1,
+                                 {700},
+                                 512,
+                                 320,
+                                 192,
+                                 16,
+                                 4,
+                                 ring,
+                                 mini,
+                                 0,
+                                 "holes",
+                                 {fan ? 132 : 40, warps, 0, fan},
+                                 "plain",
+                                 0});
     v.push_back({"comm sms", 1, {700}, 512, 320, 192, 16, 4, 512, 128, 0, "holes", {132, 2, 4, 1}, "plain", 0});
     v.push_back({"one sm", 1, {700}, 512, 320, 192, 16, 4, 512, 128, 0, "holes", {1, 1, 0, 1}, "plain", 0});
     return v;
 }
 
-static std::vector<Case> rank_cases()
-{
+static std::vector<Case> rank_cases() {
     std::vector<Case> v;
     for (int ranks : {1, 2, 3, 4, 8}) {
         std::vector<int> tokens;
@@ -385,8 +392,7 @@ static std::vector<Case> rank_cases()
     return v;
 }
 
-static int run_check(const std::vector<Case> &cases, bool same_bits, int repeats)
-{
+static int run_check(const std::vector<Case> &cases, bool same_bits, int repeats) {
     int failures = 0;
     std::vector<uint16_t> first;
     for (const Case &c : cases) {
@@ -411,17 +417,20 @@ static int run_check(const std::vector<Case> &cases, bool same_bits, int repeats
             if (!same)
                 for (size_t i = 0; i < out.size(); i++)
                     if (first[i] != out[i]) {
-                        printf("  first difference at token %zu column %zu: %04x %04x\n", i / c.H, i % c.H, first[i], out[i]);
+                        printf("  first difference at token %zu column %zu: %04x %04x\n", i / c.H, i % c.H, first[i],
+                               out[i]);
                         break;
                     }
         }
         fy_gpu_page *p = l.rank[0].engine.page;
         bool good = ok && exact <= 4e-3 && points <= 2e-3 && same;
         if (!good || !same_bits)
-            printf("%-4s %-18s R%d H%d I%d S%d E%d K%d ring %lld mini %lld sms %d: exact %.2e points %.2e%s rows %lld macro %lld steps %lld report %d\n",
-                   good ? "ok" : "FAIL", c.name, c.ranks, c.H, c.I, c.S, c.E, c.K, (long long)l.rank[0].engine.shape.ring_rows,
-                   (long long)l.rank[0].engine.shape.minibatch_rows, l.rank[0].engine.knobs.sms, exact, points, same ? "" : " BITS",
-                   (long long)p->rows, (long long)p->macrobatches, (long long)p->steps, p->report ? p->report_status : 0);
+            printf("%-4s %-18s R%d H%d I%d S%d E%d K%d ring %lld mini %lld sms %d: exact %.2e points %.2e%s rows %lld "
+                   "macro %lld steps %lld report %d\n",
+                   good ? "ok" : "FAIL", c.name, c.ranks, c.H, c.I, c.S, c.E, c.K,
+                   (long long)l.rank[0].engine.shape.ring_rows, (long long)l.rank[0].engine.shape.minibatch_rows,
+                   l.rank[0].engine.knobs.sms, exact, points, same ? "" : " BITS", (long long)p->rows,
+                   (long long)p->macrobatches, (long long)p->steps, p->report ? p->report_status : 0);
         failures += !good;
         fflush(stdout);
         if (!ok) exit(1);
@@ -432,18 +441,19 @@ static int run_check(const std::vector<Case> &cases, bool same_bits, int repeats
     return failures;
 }
 
-static void run_time(int ranks, int repeats, const char *only, fy_gpu_knobs knobs, int64_t mini, int64_t ring, float skew)
-{
+static void run_time(int ranks, int repeats, const char *only, fy_gpu_knobs knobs, int64_t mini, int64_t ring,
+                     float skew) {
     struct Shape {
         const char *name;
         int H, I, E, K, T;
-    } shapes[] = {{"kimi-slice", 7168, 2048, 6 * ranks, 8, 2048},   {"glm5-slice", 6144, 2048, 4 * ranks, 8, 2048},
+    } shapes[] = {{"kimi-slice", 7168, 2048, 6 * ranks, 8, 2048},     {"glm5-slice", 6144, 2048, 4 * ranks, 8, 2048},
                   {"qwen397-slice", 4096, 1024, 8 * ranks, 10, 2048}, {"dsv4pro-slice", 7168, 3072, 6 * ranks, 6, 2048},
                   {"qwen3-30b-a3b", 2048, 768, 128, 8, 8192},         {"olmoe", 2048, 1024, 64, 8, 8192},
                   {"mixtral-8x7b", 4096, 14336, 8, 2, 8192},          {"dsv3-full", 7168, 2048, 256, 8, 8192}};
     for (const Shape &s : shapes) {
         if (!strstr(s.name, only)) continue;
-        Case c = {s.name, ranks, {s.T}, s.H, s.I, 0, s.E, std::min(s.K, s.E), ring, mini, 0, "random", knobs, "plain", 0};
+        Case c = {s.name, ranks, {s.T}, s.H,      s.I,   0,       s.E, std::min(s.K, s.E),
+                  ring,   mini,  0,     "random", knobs, "plain", 0};
         Layer l;
         l.make(c, skew);
         std::vector<float> ms;
@@ -458,16 +468,17 @@ static void run_time(int ranks, int repeats, const char *only, fy_gpu_knobs knob
         int64_t rows = 0;
         for (Rank &k : l.rank) rows = std::max<int64_t>(rows, k.engine.page->rows);
         double flop = 6.0 * rows * s.H * s.I, m = ms[ms.size() / 2];
-        printf("%-15s R%d rows %lld: %.3f ms (%.3f-%.3f) %.0f TFLOP/s, steps %lld macro %lld, warps %d fan %d sms %d, error %.2e\n", s.name,
-               ranks, (long long)rows, m, ms.front(), ms.back(), flop / m / 1e9, (long long)l.rank[0].engine.page->steps,
-               (long long)l.rank[0].engine.page->macrobatches, knobs.comm_warps, knobs.fan_out, knobs.comm_sms, error);
+        printf("%-15s R%d rows %lld: %.3f ms (%.3f-%.3f) %.0f TFLOP/s, steps %lld macro %lld, warps %d fan %d sms %d, "
+               "error %.2e\n",
+               s.name, ranks, (long long)rows, m, ms.front(), ms.back(), flop / m / 1e9,
+               (long long)l.rank[0].engine.page->steps, (long long)l.rank[0].engine.page->macrobatches,
+               knobs.comm_warps, knobs.fan_out, knobs.comm_sms, error);
         fflush(stdout);
         l.drop();
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     int devices;
     CHECK(cudaGetDeviceCount(&devices));

@@ -9,17 +9,16 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define CHECK(call)                                                                                               \
-    do {                                                                                                          \
-        cudaError_t e_ = (call);                                                                                  \
-        if (e_ != cudaSuccess) {                                                                                  \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));                        \
-            exit(2);                                                                                              \
-        }                                                                                                         \
+#define CHECK(call)                                                                                                    \
+    do {                                                                                                               \
+        cudaError_t e_ = (call);                                                                                       \
+        if (e_ != cudaSuccess) {                                                                                       \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_));                              \
+            exit(2);                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
-static __host__ __device__ inline uint32_t mix(uint64_t x)
-{
+static __host__ __device__ inline uint32_t mix(uint64_t x) {
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdull;
     x ^= x >> 33;
@@ -29,32 +28,25 @@ static __host__ __device__ inline uint32_t mix(uint64_t x)
 }
 
 /* About normal, of the given scale. */
-static __host__ __device__ inline float noise(uint64_t seed, uint64_t i)
-{
+static __host__ __device__ inline float noise(uint64_t seed, uint64_t i) {
     float sum = 0;
     for (int q = 0; q < 4; q++) sum += (float)(mix(seed * 0x9e3779b97f4a7c15ull + i * 4 + q) >> 8) * 0x1p-24f - 0.5f;
     return sum * 1.7320508f;
 }
 
-static __global__ void fill_noise(__nv_bfloat16 *p, int64_t n, uint64_t seed, float scale)
-{
+static __global__ void fill_noise(__nv_bfloat16 *p, int64_t n, uint64_t seed, float scale) {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
         p[i] = __float2bfloat16(noise(seed, i) * scale);
 }
 
-static __global__ void fill_word(uint32_t *p, int64_t n, uint32_t value)
-{
+static __global__ void fill_word(uint32_t *p, int64_t n, uint32_t value) {
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
         p[i] = value;
 }
 
-static __device__ inline double round_bf16(double v)
-{
-    return (double)__bfloat162float(__float2bfloat16((float)v));
-}
+static __device__ inline double round_bf16(double v) { return (double)__bfloat162float(__float2bfloat16((float)v)); }
 
-static __device__ double warp_dot(const __nv_bfloat16 *a, const __nv_bfloat16 *b, int n)
-{
+static __device__ double warp_dot(const __nv_bfloat16 *a, const __nv_bfloat16 *b, int n) {
     double s = 0;
     for (int i = threadIdx.x & 31; i < n; i += 32) s += (double)__bfloat162float(a[i]) * (double)__bfloat162float(b[i]);
     for (int d = 16; d; d /= 2) s += __shfl_xor_sync(0xffffffffu, s, d);
@@ -64,15 +56,17 @@ static __device__ double warp_dot(const __nv_bfloat16 *a, const __nv_bfloat16 *b
 /* h[(t, k)][i] for the tokens listed; k == slots: the shared expert. One warp per value. */
 static __global__ void answer_h(double *h, const int *list, int count, const __nv_bfloat16 *x, const int64_t *ids,
                                 const __nv_bfloat16 *gate, const __nv_bfloat16 *up, const __nv_bfloat16 *sgate,
-                                const __nv_bfloat16 *sup, int H, int I, int S, int E, int K, int W, float limit, int points)
-{
+                                const __nv_bfloat16 *sup, int H, int I, int S, int E, int K, int W, float limit,
+                                int points) {
     int64_t all = (int64_t)count * (K + 1) * W;
-    for (int64_t v = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32; v < all; v += (int64_t)gridDim.x * blockDim.x / 32) {
+    for (int64_t v = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32; v < all;
+         v += (int64_t)gridDim.x * blockDim.x / 32) {
         int i = v % W, k = v / W % (K + 1), j = v / W / (K + 1);
         int64_t t = list[j], id = k < K ? ids[t * K + k] : 0;
         double r = 0;
         if (k < K && id >= 0 && id < E && i < I) {
-            double g = warp_dot(x + t * H, gate + (id * I + i) * H, H), u = warp_dot(x + t * H, up + (id * I + i) * H, H);
+            double g = warp_dot(x + t * H, gate + (id * I + i) * H, H),
+                   u = warp_dot(x + t * H, up + (id * I + i) * H, H);
             if (limit > 0) {
                 g = g > limit ? limit : g;
                 u = u > limit ? limit : u < -limit ? -limit : u;
@@ -91,12 +85,12 @@ static __global__ void answer_h(double *h, const int *list, int count, const __n
 }
 
 static __global__ void answer_out(double *out, const double *h, const int *list, int count, const int64_t *ids,
-                                  const float *weights, const __nv_bfloat16 *down, const __nv_bfloat16 *sdown, int H, int I,
-                                  int S, int E, int K, int W, int points)
-{
+                                  const float *weights, const __nv_bfloat16 *down, const __nv_bfloat16 *sdown, int H,
+                                  int I, int S, int E, int K, int W, int points) {
     int lane = threadIdx.x & 31;
     int64_t all = (int64_t)count * H;
-    for (int64_t v = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32; v < all; v += (int64_t)gridDim.x * blockDim.x / 32) {
+    for (int64_t v = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32; v < all;
+         v += (int64_t)gridDim.x * blockDim.x / 32) {
         int c = v % H, j = v / H;
         int64_t t = list[j];
         double sum = 0;

@@ -12,8 +12,7 @@ typedef struct on_device {
     int before, changed;
 } on_device;
 
-static ferry_status enter(int device, on_device *scope)
-{
+static ferry_status enter(int device, on_device *scope) {
     scope->changed = 0;
     FY_CUDA(cudaGetDevice(&scope->before), "asking for the current device");
     if (scope->before == device) return FERRY_OK;
@@ -22,8 +21,7 @@ static ferry_status enter(int device, on_device *scope)
     return FERRY_OK;
 }
 
-static void leave(const on_device *scope)
-{
+static void leave(const on_device *scope) {
     if (scope->changed) cudaSetDevice(scope->before);
 }
 
@@ -33,18 +31,19 @@ typedef struct identity {
     int32_t known;
 } identity;
 
-static ferry_status look_at_device(int device, identity *mine, int *sms)
-{
+static ferry_status look_at_device(int device, identity *mine, int *sms) {
     int devices = 0, major = 0, minor = 0;
     FY_CUDA(cudaGetDeviceCount(&devices), "looking for CUDA devices");
     if (device < 0 || device >= devices)
         return fy_fail(FERRY_E_INVALID, "ferry_comm_create: device %d of %d CUDA devices", device, devices);
-    FY_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the compute capability");
-    FY_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "asking for the compute capability");
+    FY_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+            "asking for the compute capability");
+    FY_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+            "asking for the compute capability");
     FY_CUDA(cudaDeviceGetAttribute(sms, cudaDevAttrMultiProcessorCount, device), "counting multiprocessors");
     if (major != 9 || minor != 0)
-        return fy_fail(FERRY_E_UNSUPPORTED, "ferry_comm_create: device %d has compute capability %d.%d, expected 9.0", device,
-                       major, minor);
+        return fy_fail(FERRY_E_UNSUPPORTED, "ferry_comm_create: device %d has compute capability %d.%d, expected 9.0",
+                       device, major, minor);
     struct cudaDeviceProp prop;
     FY_CUDA(cudaGetDeviceProperties(&prop, device), "asking for the device's identity");
     memcpy(mine->uuid, &prop.uuid, sizeof mine->uuid);
@@ -53,23 +52,22 @@ static ferry_status look_at_device(int device, identity *mine, int *sms)
 }
 
 /* Ranks on one device must be threads of one process: their launches then share it at the same time. */
-static ferry_status count_sharing(ferry_comm *comm, const identity *mine, fy_gpu_comm *g)
-{
+static ferry_status count_sharing(ferry_comm *comm, const identity *mine, fy_gpu_comm *g) {
     identity all[FY_MAX_RANKS];
     FY_TRY(fy_allgather(comm, mine, all, sizeof *mine));
     g->sharing = 0;
     for (int r = 0; r < comm->nranks; r++)
         g->sharing += all[r].known && !memcmp(all[r].uuid, mine->uuid, sizeof mine->uuid);
     if (g->sharing > 1 && !comm->config.bootstrap.same_process)
-        return fy_fail(FERRY_E_UNSUPPORTED,
-                       "ferry_comm_create: %d ranks of different processes use one device, expected one device each (or "
-                       "ranks as threads of one process)",
-                       g->sharing);
+        return fy_fail(
+            FERRY_E_UNSUPPORTED,
+            "ferry_comm_create: %d ranks of different processes use one device, expected one device each (or "
+            "ranks as threads of one process)",
+            g->sharing);
     return FERRY_OK;
 }
 
-static ferry_status make_resources(fy_gpu_comm *g)
-{
+static ferry_status make_resources(fy_gpu_comm *g) {
     FY_CUDA(cudaEventCreateWithFlags(&g->last, cudaEventDisableTiming), "creating an event");
     FY_CUDA(cudaStreamCreateWithFlags(&g->side, cudaStreamNonBlocking), "creating a stream");
     FY_CUDA(cudaHostAlloc((void **)&g->one, sizeof *g->one, cudaHostAllocPortable), "allocating pinned memory");
@@ -77,8 +75,7 @@ static ferry_status make_resources(fy_gpu_comm *g)
     return FERRY_OK;
 }
 
-static void free_resources(ferry_comm *comm)
-{
+static void free_resources(ferry_comm *comm) {
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     if (g->last) cudaEventDestroy(g->last);
     if (g->side) cudaStreamDestroy(g->side);
@@ -88,21 +85,20 @@ static void free_resources(ferry_comm *comm)
 }
 
 /* All multiprocessors of the device, shared out over the ranks that use it. */
-static void choose_knobs(fy_gpu_comm *g, int sms)
-{
+static void choose_knobs(fy_gpu_comm *g, int sms) {
     g->knobs.sms = sms / g->sharing > 0 ? sms / g->sharing : 1;
     g->knobs.comm_warps = 3;
     g->knobs.fan_out = 1;
 }
 
-static ferry_status comm_create(ferry_comm *comm)
-{
+static ferry_status comm_create(ferry_comm *comm) {
     fy_gpu_comm *g = NULL;
     identity mine = {.known = 0};
     int sms = 0;
     on_device scope = {0, 0};
     ferry_status status = look_at_device(comm->config.device, &mine, &sms);
-    if (status == FERRY_OK) status = fy_alloc(&comm->memory, sizeof *g, "the CUDA backend of a communicator", (void **)&g);
+    if (status == FERRY_OK)
+        status = fy_alloc(&comm->memory, sizeof *g, "the CUDA backend of a communicator", (void **)&g);
     status = fy_agree(comm, status, "ferry_comm_create: looking at the devices");
     if (status != FERRY_OK) {
         fy_free(&comm->memory, g, sizeof *g);
@@ -124,8 +120,7 @@ static ferry_status comm_create(ferry_comm *comm)
     return status;
 }
 
-static void comm_destroy(ferry_comm *comm)
-{
+static void comm_destroy(ferry_comm *comm) {
     on_device scope = {0, 0};
     enter(fy_gpu_comm_of(comm)->device, &scope);
     fy_gpu_watch_stop(comm);
@@ -133,8 +128,7 @@ static void comm_destroy(ferry_comm *comm)
     leave(&scope);
 }
 
-static ferry_status layer_create(ferry_layer *layer)
-{
+static ferry_status layer_create(ferry_layer *layer) {
     ferry_comm *comm = layer->comm;
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     fy_gpu_layer *l = NULL;
@@ -147,8 +141,8 @@ static ferry_status layer_create(ferry_layer *layer)
     if (status == FERRY_OK)
         status = fy_gpu_memory_create(comm, g->device, at.bytes, "ferry_layer_create: symmetric memory", &l->memory);
     if (status == FERRY_OK) {
-        status = fy_gpu_engine_create(&l->engine, &layer->shape, &g->knobs, g->device, layer->expert_rank, l->memory.part,
-                                      comm->config.enter_timeout_s, comm->config.progress_timeout_s);
+        status = fy_gpu_engine_create(&l->engine, &layer->shape, &g->knobs, g->device, layer->expert_rank,
+                                      l->memory.part, comm->config.enter_timeout_s, comm->config.progress_timeout_s);
         status = fy_agree(comm, status, "ferry_layer_create: device memory and kernels");
         if (status != FERRY_OK) {
             fy_gpu_engine_destroy(&l->engine);
@@ -171,8 +165,7 @@ static ferry_status layer_create(ferry_layer *layer)
 }
 
 /* Lets calls in flight end; where a peer keeps them, they are told to leave. Deadlines bound what is left. */
-static void settle(fy_gpu_comm *g, fy_gpu_layer *l)
-{
+static void settle(fy_gpu_comm *g, fy_gpu_layer *l) {
     const struct timespec turn = {0, 1000000};
     for (int i = 0; g->called && i < 1000 && cudaEventQuery(g->last) == cudaErrorNotReady; i++) nanosleep(&turn, NULL);
     if (g->called && cudaEventQuery(g->last) == cudaErrorNotReady) {
@@ -184,8 +177,7 @@ static void settle(fy_gpu_comm *g, fy_gpu_layer *l)
     cudaStreamSynchronize(g->side);
 }
 
-static void layer_destroy(ferry_layer *layer)
-{
+static void layer_destroy(ferry_layer *layer) {
     ferry_comm *comm = layer->comm;
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     fy_gpu_layer *l = layer->state;
@@ -204,8 +196,7 @@ static void layer_destroy(ferry_layer *layer)
     leave(&scope);
 }
 
-static ferry_status context_create(ferry_context *context)
-{
+static ferry_status context_create(ferry_context *context) {
     (void)context;
     return fy_fail(FERRY_E_UNSUPPORTED, "ferry_context_create: the CUDA backend has no backward yet");
 }
@@ -213,8 +204,7 @@ static ferry_status context_create(ferry_context *context)
 static void context_destroy(ferry_context *context) { (void)context; }
 
 /* Calls of one communicator run one after the other, on whatever streams. A capture orders its own. */
-static ferry_status chain_before(fy_gpu_comm *g, cudaStream_t stream, int *capturing)
-{
+static ferry_status chain_before(fy_gpu_comm *g, cudaStream_t stream, int *capturing) {
     enum cudaStreamCaptureStatus capture;
     FY_CUDA(cudaStreamIsCapturing(stream, &capture), "asking whether the stream is being captured");
     *capturing = capture != cudaStreamCaptureStatusNone;
@@ -223,8 +213,7 @@ static ferry_status chain_before(fy_gpu_comm *g, cudaStream_t stream, int *captu
     return FERRY_OK;
 }
 
-static ferry_status chain_after(fy_gpu_comm *g, cudaStream_t stream, int capturing)
-{
+static ferry_status chain_after(fy_gpu_comm *g, cudaStream_t stream, int capturing) {
     if (capturing) return FERRY_OK;
     FY_CUDA(cudaEventRecord(g->last, stream), "marking the end of the call");
     g->last_stream = stream;
@@ -233,20 +222,22 @@ static ferry_status chain_after(fy_gpu_comm *g, cudaStream_t stream, int capturi
 }
 
 /* A report of an earlier call that nobody has polled comes back from this one, whose work is done all the same. */
-static ferry_status pending_report(ferry_layer *layer)
-{
+static ferry_status pending_report(ferry_layer *layer) {
     ferry_report r = layer->report;
     if (r.status == FERRY_OK) return FERRY_OK;
     layer->report.status = FERRY_OK;
     if (r.status == FERRY_E_TOO_MANY_TOKENS)
-        return fy_fail(r.status, "an earlier call: rank %d passed %lld tokens, max_tokens is %lld; that call did nothing on any "
-                                 "rank", r.rank, (long long)r.count, (long long)layer->shape.max_tokens);
-    return fy_fail(r.status, "an earlier call: %lld expert ids out of range, first %lld at rank %d, token %lld, slot %lld; they "
-                             "counted as -1", (long long)r.count, (long long)r.id, r.rank, (long long)r.token, (long long)r.slot);
+        return fy_fail(r.status,
+                       "an earlier call: rank %d passed %lld tokens, max_tokens is %lld; that call did nothing on any "
+                       "rank",
+                       r.rank, (long long)r.count, (long long)layer->shape.max_tokens);
+    return fy_fail(r.status,
+                   "an earlier call: %lld expert ids out of range, first %lld at rank %d, token %lld, slot %lld; they "
+                   "counted as -1",
+                   (long long)r.count, (long long)r.id, r.rank, (long long)r.token, (long long)r.slot);
 }
 
-static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args)
-{
+static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args) {
     fy_gpu_comm *g = fy_gpu_comm_of(layer->comm);
     fy_gpu_layer *l = layer->state;
     on_device scope;
@@ -263,8 +254,7 @@ static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args)
     return pending_report(layer);
 }
 
-static ferry_status backward(ferry_layer *layer, const ferry_backward_args *args)
-{
+static ferry_status backward(ferry_layer *layer, const ferry_backward_args *args) {
     (void)layer;
     (void)args;
     return fy_fail(FERRY_E_UNSUPPORTED, "ferry_backward: the CUDA backend has no backward yet");

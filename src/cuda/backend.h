@@ -15,19 +15,19 @@ typedef struct fy_gpu_layer fy_gpu_layer;
 /* comm->backend */
 typedef struct fy_gpu_comm {
     int device;
-    int sharing;            /* ranks whose device is this one, this rank included */
+    int sharing; /* ranks whose device is this one, this rank included */
     fy_gpu_knobs knobs;
-    cudaEvent_t last;       /* end of the last call on this communicator */
+    cudaEvent_t last; /* end of the last call on this communicator */
     cudaStream_t last_stream;
-    int called;             /* `last` has been recorded */
+    int called; /* `last` has been recorded */
     /* The watcher: carries faults between the host's control block and the device's words. */
     pthread_t watcher;
-    pthread_mutex_t lock;   /* of `layers` and what the watcher and calls both touch */
+    pthread_mutex_t lock; /* of `layers` and what the watcher and calls both touch */
     pthread_cond_t wake;
     int stop;
     fy_gpu_layer *layers;
-    cudaStream_t side;      /* for the abort word, while calls run */
-    uint32_t *one;          /* pinned: 1 */
+    cudaStream_t side; /* for the abort word, while calls run */
+    uint32_t *one;     /* pinned: 1 */
 } fy_gpu_comm;
 
 /* layer->state */
@@ -35,8 +35,8 @@ struct fy_gpu_layer {
     ferry_layer *layer;
     fy_gpu_engine engine;
     fy_gpu_memory memory;
-    uint32_t reported;      /* number of the call whose report has been taken over */
-    int told;               /* the device knows that the communicator is over */
+    uint32_t reported; /* number of the call whose report has been taken over */
+    int told;          /* the device knows that the communicator is over */
     fy_gpu_layer *next;
 };
 

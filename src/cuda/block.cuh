@@ -14,7 +14,8 @@ enum {
     FY_A_BYTES = FY_TILE_M * FY_TILE_K * 2,
     FY_B_BYTES = FY_TILE_N * FY_TILE_K * 2,
     FY_STAGE_BYTES = FY_A_BYTES + FY_B_BYTES,
-    /* Result rows: a warp holds 16 rows x 128 columns; rows are 16 bytes longer than the data, against bank conflicts. */
+    /* Result rows: a warp holds 16 rows x 128 columns; rows are 16 bytes longer than the data, against bank conflicts.
+     */
     FY_ROW_PITCH = 272,
     FY_WARP_BYTES = 16 * FY_ROW_PITCH,
     FY_GROUP_BYTES = 4 * FY_WARP_BYTES, /* of a warpgroup; also holds two 8 KB pieces of h */
@@ -25,13 +26,13 @@ enum {
 /* A product tile. */
 typedef struct fy_work {
     int32_t kind;
-    int32_t rows;        /* 1 .. 128 */
-    int32_t column;      /* number of the column tile */
-    int32_t load_row;    /* first row in the memory that A comes from, and that h goes to */
-    int32_t row;         /* padded row (shared expert: token) of the first row */
-    int32_t counter;     /* index of the first block's counters */
-    int32_t matrix;      /* coordinate in the weight maps */
-    int32_t depth;       /* steps of 64 along the contraction */
+    int32_t rows;     /* 1 .. 128 */
+    int32_t column;   /* number of the column tile */
+    int32_t load_row; /* first row in the memory that A comes from, and that h goes to */
+    int32_t row;      /* padded row (shared expert: token) of the first row */
+    int32_t counter;  /* index of the first block's counters */
+    int32_t matrix;   /* coordinate in the weight maps */
+    int32_t depth;    /* steps of 64 along the contraction */
 } fy_work;
 
 typedef struct fy_block {
@@ -47,12 +48,10 @@ static_assert(FY_WORKS > FY_STAGES + 2, "a description may be overwritten while 
 
 FY_DEVICE uint8_t *fy_stage_a(uint8_t *shared, int stage) { return shared + stage * FY_STAGE_BYTES; }
 FY_DEVICE uint8_t *fy_stage_b(uint8_t *shared, int stage) { return shared + stage * FY_STAGE_BYTES + FY_A_BYTES; }
-FY_DEVICE uint8_t *fy_group_buffer(uint8_t *shared, int group)
-{
+FY_DEVICE uint8_t *fy_group_buffer(uint8_t *shared, int group) {
     return shared + FY_STAGES * FY_STAGE_BYTES + group * FY_GROUP_BYTES;
 }
-FY_DEVICE fy_block *fy_block_of(uint8_t *shared)
-{
+FY_DEVICE fy_block *fy_block_of(uint8_t *shared) {
     return (fy_block *)(shared + FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES);
 }
 

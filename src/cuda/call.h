@@ -18,14 +18,14 @@ enum {
     FY_HALF_N = 128,
     FY_TILE_K = 64, /* one step along the contraction: 128 bytes, one swizzle row */
     FY_STAGES = 4,
-    FY_CHUNK = 512,     /* slots that one block of the schedule sorts */
-    FY_SUM_COLUMNS = 1024, /* of a token: the unit of summing */
-    FY_CLAIM = 4,          /* units that a warp claims at once */
-    FY_PULL_ROWS = 8,   /* rows of a pull ticket */
-    FY_FIRST_ROWS = 2,   /* at the head of the walk, where all warps pull */
+    FY_CHUNK = 512,           /* slots that one block of the schedule sorts */
+    FY_SUM_COLUMNS = 1024,    /* of a token: the unit of summing */
+    FY_CLAIM = 4,             /* units that a warp claims at once */
+    FY_PULL_ROWS = 8,         /* rows of a pull ticket */
+    FY_FIRST_ROWS = 2,        /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head is as many steps as have so many bytes of rows, at least one */
-    FY_GROUP_TILES = 16, /* row tiles that share a column of weights before the next column is taken */
-    FY_LAST_GROUP_TILES = 4, /* in the last step: tokens then complete one group after the other */
+    FY_GROUP_TILES = 16,      /* row tiles that share a column of weights before the next column is taken */
+    FY_LAST_GROUP_TILES = 4,  /* in the last step: tokens then complete one group after the other */
     FY_THREADS = 384
 };
 
@@ -37,9 +37,9 @@ enum fy_gpu_kind { FY_SHARED_MAKE = 0, FY_SHARED_FINISH = 1, FY_MAKE = 2, FY_FIN
 
 /* A row tile, in walk order. */
 typedef struct fy_gpu_tile {
-    int32_t expert; /* local */
-    int32_t row;    /* padded row of its first row */
-    int32_t rows;   /* 1 .. 128 */
+    int32_t expert;                   /* local */
+    int32_t row;                      /* padded row of its first row */
+    int32_t rows;                     /* 1 .. 128 */
     int32_t piece_first, piece_count; /* tiles of the same expert and macrobatch, as walk numbers */
     int32_t spare[3];
 } fy_gpu_tile;
@@ -83,8 +83,8 @@ typedef struct fy_gpu_state {
     uint32_t take_product, line1[31];
     uint32_t take_pull, line2[31];
     uint32_t take_head, line3[31];
-    uint32_t claimed, line7[31]; /* parts of tokens whose sum somebody has taken */
-    uint32_t published, line4[31]; /* blocks of the rank launch that are done */
+    uint32_t claimed, line7[31];                       /* parts of tokens whose sum somebody has taken */
+    uint32_t published, line4[31];                     /* blocks of the rank launch that are done */
     uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that are done; rows pulled */
     uint32_t bad_count, bad_slot, line5[30];
 } fy_gpu_state;
@@ -121,27 +121,27 @@ typedef struct fy_gpu_symmetric {
 /* Local device memory. */
 typedef struct fy_gpu_tables {
     fy_gpu_state *state;
-    int32_t *histogram;     /* [chunks][experts] */
-    int32_t *expert_local;  /* [experts]: index here, or -1 */
-    int32_t *local_expert;  /* [local experts] */
-    int32_t *first_block;   /* [local experts + 1] */
-    int32_t *first_tile;    /* [local experts + 1], canonical numbers */
-    int32_t *expert_rows;   /* [local experts] */
-    int32_t *base;          /* [local experts][ranks]: padded row of a source's first row */
-    int32_t *macro_tile;    /* [macrobatches + 1], canonical number of the first tile */
-    fy_gpu_tile *tile;      /* [max_blocks] */
-    fy_gpu_unit *unit;      /* [2 * max_blocks + 4] */
-    fy_gpu_source *source;  /* [max_blocks * 64] */
-    int32_t *slot_row;      /* [ranks][max_tokens * slots]: padded row here, or -1 */
-    uint32_t *claimed;      /* bits of (token, part of its columns): somebody has taken that sum */
-    uint32_t *pulled;       /* [max_blocks] rows that are in the ring */
-    uint32_t *made;         /* [max_blocks + shared blocks] column tiles of h that are stored */
-    uint32_t *sent;         /* the same: warps' column tiles of y that are stored */
-    uint16_t *x_ring;       /* [ring_rows][hidden] */
-    uint16_t *h_ring;       /* [ring_rows][intermediate] */
-    uint16_t *shared_h;     /* [max_tokens][shared] */
-    uint16_t *shared_y;     /* [max_tokens][hidden] */
-    int32_t *tokens_copy;   /* N when the caller's pointer is pageable host memory */
+    int32_t *histogram;      /* [chunks][experts] */
+    int32_t *expert_local;   /* [experts]: index here, or -1 */
+    int32_t *local_expert;   /* [local experts] */
+    int32_t *first_block;    /* [local experts + 1] */
+    int32_t *first_tile;     /* [local experts + 1], canonical numbers */
+    int32_t *expert_rows;    /* [local experts] */
+    int32_t *base;           /* [local experts][ranks]: padded row of a source's first row */
+    int32_t *macro_tile;     /* [macrobatches + 1], canonical number of the first tile */
+    fy_gpu_tile *tile;       /* [max_blocks] */
+    fy_gpu_unit *unit;       /* [2 * max_blocks + 4] */
+    fy_gpu_source *source;   /* [max_blocks * 64] */
+    int32_t *slot_row;       /* [ranks][max_tokens * slots]: padded row here, or -1 */
+    uint32_t *claimed;       /* bits of (token, part of its columns): somebody has taken that sum */
+    uint32_t *pulled;        /* [max_blocks] rows that are in the ring */
+    uint32_t *made;          /* [max_blocks + shared blocks] column tiles of h that are stored */
+    uint32_t *sent;          /* the same: warps' column tiles of y that are stored */
+    uint16_t *x_ring;        /* [ring_rows][hidden] */
+    uint16_t *h_ring;        /* [ring_rows][intermediate] */
+    uint16_t *shared_h;      /* [max_tokens][shared] */
+    uint16_t *shared_y;      /* [max_tokens][hidden] */
+    int32_t *tokens_copy;    /* N when the caller's pointer is pageable host memory */
     CUtensorMap *weight_map; /* [3][local experts], for weights given as tables */
 } fy_gpu_tables;
 

@@ -9,8 +9,7 @@ static fy_driver table;
 static int loaded;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static ferry_status find(const char *name, unsigned version, void **entry)
-{
+static ferry_status find(const char *name, unsigned version, void **entry) {
     enum cudaDriverEntryPointQueryResult found;
     FY_CUDA(cudaGetDriverEntryPointByVersion(name, entry, version, cudaEnableDefault, &found),
             "looking for the CUDA driver's functions");
@@ -18,16 +17,14 @@ static ferry_status find(const char *name, unsigned version, void **entry)
     return fy_fail(FERRY_E_UNSUPPORTED, "the CUDA driver has no %s; a driver for CUDA 12 or later is needed", name);
 }
 
-static ferry_status fill(void)
-{
+static ferry_status fill(void) {
 #define FIND(name, version) FY_TRY(find(#name, version, (void **)&table.name));
     FY_DRIVER_MAP(FIND)
 #undef FIND
     return FERRY_OK;
 }
 
-ferry_status fy_driver_load(const fy_driver **driver)
-{
+ferry_status fy_driver_load(const fy_driver **driver) {
     pthread_mutex_lock(&lock);
     ferry_status status = loaded ? FERRY_OK : fill();
     loaded = status == FERRY_OK;
@@ -36,10 +33,9 @@ ferry_status fy_driver_load(const fy_driver **driver)
     return status;
 }
 
-ferry_status fy_driver_fail(CUresult result, const char *doing)
-{
+ferry_status fy_driver_fail(CUresult result, const char *doing) {
     const char *words = NULL;
     if (loaded) table.cuGetErrorString(result, &words);
-    return fy_fail(result == CUDA_ERROR_OUT_OF_MEMORY ? FERRY_E_MEMORY : FERRY_E_CUDA, "%s: %s (driver error %d)", doing,
-                   words ? words : "unknown", (int)result);
+    return fy_fail(result == CUDA_ERROR_OUT_OF_MEMORY ? FERRY_E_MEMORY : FERRY_E_CUDA, "%s: %s (driver error %d)",
+                   doing, words ? words : "unknown", (int)result);
 }

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ferry_status allocate(fy_gpu_engine *e)
-{
+static ferry_status allocate(fy_gpu_engine *e) {
     e->table_bytes = fy_gpu_lay_tables(&e->shape, NULL, &e->call.table);
     e->ring_bytes = fy_gpu_lay_ring(&e->shape, NULL, &e->call.table);
     FY_CUDA(cudaMalloc((void **)&e->tables, (size_t)e->table_bytes), "allocating row tables on the device");
@@ -26,8 +25,7 @@ static ferry_status allocate(fy_gpu_engine *e)
 }
 
 /* expert_local [experts], local_expert [local] and the first "no bad slot". */
-static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank)
-{
+static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank) {
     int64_t experts = e->shape.experts, local = 0;
     int32_t *map = malloc((size_t)(2 * experts) * sizeof *map);
     if (map == NULL) return fy_fail(FERRY_E_MEMORY, "no memory for the map of %lld experts", (long long)experts);
@@ -47,8 +45,7 @@ static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank)
 }
 
 /* Maps of memory that is the engine's own. */
-static ferry_status map_own_memory(fy_gpu_engine *e)
-{
+static ferry_status map_own_memory(fy_gpu_engine *e) {
     const fy_shape *s = &e->shape;
     fy_gpu_call *c = &e->call;
     fy_gpu_array x = {c->table.x_ring, 0, s->ring_rows, s->hidden, 0, s->hidden, "x ring"};
@@ -66,8 +63,7 @@ static ferry_status map_own_memory(fy_gpu_engine *e)
     return fy_gpu_map(&c->shared_expert.h_short, sh, FY_BLOCK_ROWS);
 }
 
-static void fill_call(fy_gpu_engine *e, uint8_t *const *peer, double enter_timeout_s, double progress_timeout_s)
-{
+static void fill_call(fy_gpu_engine *e, uint8_t *const *peer, double enter_timeout_s, double progress_timeout_s) {
     const fy_shape *s = &e->shape;
     fy_gpu_call *c = &e->call;
     c->rank = s->rank;
@@ -97,8 +93,7 @@ static void fill_call(fy_gpu_engine *e, uint8_t *const *peer, double enter_timeo
 
 ferry_status fy_gpu_engine_create(fy_gpu_engine *e, const fy_shape *shape, const fy_gpu_knobs *knobs, int device,
                                   const int32_t *expert_rank, uint8_t *const *peer, double enter_timeout_s,
-                                  double progress_timeout_s)
-{
+                                  double progress_timeout_s) {
     memset(e, 0, sizeof *e);
     e->shape = *shape;
     e->knobs = *knobs;
@@ -114,25 +109,22 @@ ferry_status fy_gpu_engine_create(fy_gpu_engine *e, const fy_shape *shape, const
     return status;
 }
 
-void fy_gpu_engine_destroy(fy_gpu_engine *e)
-{
+void fy_gpu_engine_destroy(fy_gpu_engine *e) {
     cudaFree(e->tables);
     cudaFree(e->ring);
     cudaFreeHost(e->page);
     memset(e, 0, sizeof *e);
 }
 
-static ferry_status map_weights(fy_gpu_engine *e, CUtensorMap *map, const ferry_matrices *m, int64_t matrices, int64_t rows,
-                                int64_t columns, int box_rows, const char *name)
-{
+static ferry_status map_weights(fy_gpu_engine *e, CUtensorMap *map, const ferry_matrices *m, int64_t matrices,
+                                int64_t rows, int64_t columns, int box_rows, const char *name) {
     (void)e;
     fy_gpu_array a = {m->base, matrices, rows, columns, m->expert_stride, m->row_stride, name};
     return fy_gpu_map(map, a, box_rows);
 }
 
 /* One map per expert and kind of weight, copied to the device in stream order. */
-static ferry_status map_weight_tables(fy_gpu_engine *e, const ferry_weights *w, cudaStream_t stream)
-{
+static ferry_status map_weight_tables(fy_gpu_engine *e, const ferry_weights *w, cudaStream_t stream) {
     const fy_shape *s = &e->shape;
     const ferry_matrices *kind[3] = {&w->gate, &w->up, &w->down};
     const char *name[3] = {"gate weights", "up weights", "down weights"};
@@ -142,10 +134,11 @@ static ferry_status map_weight_tables(fy_gpu_engine *e, const ferry_weights *w, 
             int count = (int)(s->local_experts - first < FY_MAP_BATCH ? s->local_experts - first : FY_MAP_BATCH);
             for (int i = 0; i < count; i++) {
                 const ferry_matrices *m = kind[k];
-                const uint16_t *data = m->table ? m->table[first + i]
-                                                : (const uint16_t *)m->base + (first + i) * m->expert_stride;
-                fy_gpu_array a = {data, 1, k < 2 ? s->intermediate : s->hidden, k < 2 ? s->hidden : s->intermediate, 0,
-                                  m->row_stride, name[k]};
+                const uint16_t *data =
+                    m->table ? m->table[first + i] : (const uint16_t *)m->base + (first + i) * m->expert_stride;
+                fy_gpu_array a = {
+                    data,          1,      k < 2 ? s->intermediate : s->hidden, k < 2 ? s->hidden : s->intermediate, 0,
+                    m->row_stride, name[k]};
                 FY_TRY(fy_gpu_map(&map[i], a, k < 2 ? FY_HALF_N : FY_TILE_N));
             }
             FY_CUDA(fy_launch_maps(e->call.table.weight_map + k * s->local_experts + first, map, count, stream),
@@ -155,8 +148,7 @@ static ferry_status map_weight_tables(fy_gpu_engine *e, const ferry_weights *w, 
     return FERRY_OK;
 }
 
-static ferry_status map_all_weights(fy_gpu_engine *e, const ferry_weights *w, fy_gpu_call *c, cudaStream_t stream)
-{
+static ferry_status map_all_weights(fy_gpu_engine *e, const ferry_weights *w, fy_gpu_call *c, cudaStream_t stream) {
     const fy_shape *s = &e->shape;
     int64_t local = s->local_experts;
     c->tables_of_weights = w->gate.table || w->up.table || w->down.table;
@@ -167,14 +159,16 @@ static ferry_status map_all_weights(fy_gpu_engine *e, const ferry_weights *w, fy
         FY_TRY(map_weights(e, &c->routed.down, &w->down, local, s->hidden, s->intermediate, FY_TILE_N, "down weights"));
     }
     if (s->shared == 0) return FERRY_OK;
-    FY_TRY(map_weights(e, &c->shared_expert.gate, &w->shared_gate, 1, s->shared, s->hidden, FY_HALF_N, "shared gate weights"));
-    FY_TRY(map_weights(e, &c->shared_expert.up, &w->shared_up, 1, s->shared, s->hidden, FY_HALF_N, "shared up weights"));
-    return map_weights(e, &c->shared_expert.down, &w->shared_down, 1, s->hidden, s->shared, FY_TILE_N, "shared down weights");
+    FY_TRY(map_weights(e, &c->shared_expert.gate, &w->shared_gate, 1, s->shared, s->hidden, FY_HALF_N,
+                       "shared gate weights"));
+    FY_TRY(
+        map_weights(e, &c->shared_expert.up, &w->shared_up, 1, s->shared, s->hidden, FY_HALF_N, "shared up weights"));
+    return map_weights(e, &c->shared_expert.down, &w->shared_down, 1, s->hidden, s->shared, FY_TILE_N,
+                       "shared down weights");
 }
 
 /* N is read in stream order: where it lies on the device by the kernels, else through a copy. */
-static ferry_status find_tokens(const fy_gpu_engine *e, const int32_t *tokens, fy_gpu_call *c, cudaStream_t stream)
-{
+static ferry_status find_tokens(const fy_gpu_engine *e, const int32_t *tokens, fy_gpu_call *c, cudaStream_t stream) {
     struct cudaPointerAttributes a;
     FY_CUDA(cudaPointerGetAttributes(&a, tokens), "looking at num_tokens");
     if (a.type == cudaMemoryTypeDevice) {
@@ -187,8 +181,7 @@ static ferry_status find_tokens(const fy_gpu_engine *e, const int32_t *tokens, f
     return FERRY_OK;
 }
 
-ferry_status fy_gpu_engine_forward(fy_gpu_engine *e, const ferry_forward_args *args)
-{
+ferry_status fy_gpu_engine_forward(fy_gpu_engine *e, const ferry_forward_args *args) {
     fy_gpu_call c = e->call;
     cudaStream_t stream = (cudaStream_t)args->stream;
     c.x = args->x;
@@ -210,10 +203,11 @@ ferry_status fy_gpu_engine_forward(fy_gpu_engine *e, const ferry_forward_args *a
     return FERRY_OK;
 }
 
-ferry_status fy_gpu_engine_fault(const fy_gpu_engine *e)
-{
+ferry_status fy_gpu_engine_fault(const fy_gpu_engine *e) {
     const volatile fy_gpu_page *p = e->page;
     if (!p->fault) return FERRY_OK;
-    return fy_fail(FERRY_E_TIMEOUT, "rank %d: a wait on the device passed its deadline: site %d, rank %d awaited, expected %lld, seen %lld",
-                   e->shape.rank, p->site, p->awaited_rank, (long long)p->expected, (long long)p->seen);
+    return fy_fail(
+        FERRY_E_TIMEOUT,
+        "rank %d: a wait on the device passed its deadline: site %d, rank %d awaited, expected %lld, seen %lld",
+        e->shape.rank, p->site, p->awaited_rank, (long long)p->expected, (long long)p->seen);
 }

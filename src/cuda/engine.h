@@ -12,7 +12,7 @@ typedef struct fy_gpu_engine {
     fy_shape shape;
     fy_gpu_knobs knobs;
     int device;
-    fy_gpu_call call; /* what does not change between calls is filled in */
+    fy_gpu_call call;  /* what does not change between calls is filled in */
     fy_gpu_page *page; /* host side of call.page */
     uint8_t *tables, *ring;
     int64_t table_bytes, ring_bytes;

@@ -7,12 +7,12 @@
 
 #include <cuda_runtime.h>
 
-#define FY_CUDA(call, doing)                                                                                      \
-    do {                                                                                                          \
-        cudaError_t fy_cuda_error = (call);                                                                       \
-        if (fy_cuda_error != cudaSuccess)                                                                         \
-            return fy_fail(FERRY_E_CUDA, "%s: %s (%s)", doing, cudaGetErrorString(fy_cuda_error),                 \
-                           cudaGetErrorName(fy_cuda_error));                                                      \
+#define FY_CUDA(call, doing)                                                                                           \
+    do {                                                                                                               \
+        cudaError_t fy_cuda_error = (call);                                                                            \
+        if (fy_cuda_error != cudaSuccess)                                                                              \
+            return fy_fail(FERRY_E_CUDA, "%s: %s (%s)", doing, cudaGetErrorString(fy_cuda_error),                      \
+                           cudaGetErrorName(fy_cuda_error));                                                           \
     } while (0)
 
 #endif

@@ -15,13 +15,11 @@ typedef struct address {
     uint32_t length; /* 0: this rank has no socket */
 } address;
 
-static ferry_status failed(const char *doing)
-{
+static ferry_status failed(const char *doing) {
     return fy_fail(FERRY_E_SYSTEM, "exchanging memory handles: %s: %s", doing, strerror(errno));
 }
 
-static ferry_status open_listener(const ferry_comm *comm, int *listener, address *a)
-{
+static ferry_status open_listener(const ferry_comm *comm, int *listener, address *a) {
     uint64_t name[2];
     memset(a, 0, sizeof *a);
     if (getrandom(name, sizeof name, 0) != sizeof name) return failed("getrandom");
@@ -41,8 +39,7 @@ static ferry_status open_listener(const ferry_comm *comm, int *listener, address
 }
 
 /* A connection stands as soon as the peer listens; what is sent waits there until the peer accepts. */
-static ferry_status send_to(const address *peer, int rank, int fd)
-{
+static ferry_status send_to(const address *peer, int rank, int fd) {
     int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (s < 0) return failed("socket");
     union {
@@ -51,7 +48,8 @@ static ferry_status send_to(const address *peer, int rank, int fd)
     } control;
     memset(&control, 0, sizeof control);
     struct iovec part = {&rank, sizeof rank};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -67,8 +65,7 @@ static ferry_status send_to(const address *peer, int rank, int fd)
 }
 
 /* One message of a peer that runs as the same user. */
-static ferry_status receive_from(int listener, int nranks, int *fds)
-{
+static ferry_status receive_from(int listener, int nranks, int *fds) {
     int s = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     if (s < 0) return failed("accept (a peer did not send its handle in time)");
     struct ucred who;
@@ -79,7 +76,8 @@ static ferry_status receive_from(int listener, int nranks, int *fds)
         struct cmsghdr align;
     } control;
     struct iovec part = {&rank, sizeof rank};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     int trusted = getsockopt(s, SOL_SOCKET, SO_PEERCRED, &who, &who_length) == 0 && who.uid == geteuid();
     ssize_t got = trusted ? recvmsg(s, &message, MSG_CMSG_CLOEXEC) : -1;
     struct cmsghdr *c = got == sizeof rank ? CMSG_FIRSTHDR(&message) : NULL;
@@ -90,12 +88,12 @@ static ferry_status receive_from(int listener, int nranks, int *fds)
         return FERRY_OK;
     }
     if (fd >= 0) close(fd);
-    return fy_fail(FERRY_E_SYSTEM, "exchanging memory handles: a message that is not a handle of rank 0 to %d of this user",
+    return fy_fail(FERRY_E_SYSTEM,
+                   "exchanging memory handles: a message that is not a handle of rank 0 to %d of this user",
                    nranks - 1);
 }
 
-ferry_status fy_exchange_handles(ferry_comm *comm, int mine, int *fds)
-{
+ferry_status fy_exchange_handles(ferry_comm *comm, int mine, int *fds) {
     address own, all[FY_MAX_RANKS];
     int listener = -1;
     for (int r = 0; r < comm->nranks; r++) fds[r] = -1;

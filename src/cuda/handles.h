@@ -5,8 +5,8 @@
 
 #include "comm/comm.h"
 
-/* Collective. Gives `mine` to all peers; fds[r] is rank r's (a descriptor of this process, the caller closes it), -1 for
- * this rank itself. On failure nothing stays open. Not agreed on: the caller agrees. */
+/* Collective. Gives `mine` to all peers; fds[r] is rank r's (a descriptor of this process, the caller closes it), -1
+ * for this rank itself. On failure nothing stays open. Not agreed on: the caller agrees. */
 ferry_status fy_exchange_handles(ferry_comm *comm, int mine, int *fds);
 
 #endif

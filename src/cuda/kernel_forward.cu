@@ -11,8 +11,7 @@
 #include "cuda/role_pull.cuh"
 #include "cuda/role_sum.cuh"
 
-__global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_constant__ fy_gpu_call c)
-{
+__global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_constant__ fy_gpu_call c) {
     extern __shared__ __align__(1024) uint8_t shared[];
     fy_block *block = fy_block_of(shared);
     if (threadIdx.x == 0) {
@@ -56,13 +55,11 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
 }
 
 extern "C" {
-cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream)
-{
+cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream) {
     return fy_launch_next(fy_forward_kernel, blocks, FY_THREADS, FY_SHARED_BYTES, stream, c);
 }
 
-cudaError_t fy_load_forward(void)
-{
+cudaError_t fy_load_forward(void) {
     return cudaFuncSetAttribute(fy_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, FY_SHARED_BYTES);
 }
 }

@@ -11,8 +11,7 @@
 #include <cuda_runtime.h>
 
 static inline cudaError_t fy_launch_next(void (*kernel)(fy_gpu_call), int blocks, int threads, size_t shared,
-                                         cudaStream_t stream, const fy_gpu_call *c)
-{
+                                         cudaStream_t stream, const fy_gpu_call *c) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -3,8 +3,7 @@
 
 #include "cuda/driver.h"
 
-ferry_status fy_gpu_map(CUtensorMap *map, fy_gpu_array a, int box_rows)
-{
+ferry_status fy_gpu_map(CUtensorMap *map, fy_gpu_array a, int box_rows) {
     if ((uintptr_t)a.data % 16 || a.row_stride % 8 || (a.matrices > 1 && a.matrix_stride % 8))
         return fy_fail(FERRY_E_UNSUPPORTED,
                        "%s: address %p, row stride %lld, expert stride %lld: expected a multiple of 16 bytes and "
@@ -17,15 +16,15 @@ ferry_status fy_gpu_map(CUtensorMap *map, fy_gpu_array a, int box_rows)
     cuuint32_t box[3] = {64, (cuuint32_t)box_rows, 1}, step[3] = {1, 1, 1};
     const fy_driver *driver;
     FY_TRY(fy_driver_load(&driver));
-    CUresult result = driver->cuTensorMapEncodeTiled(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.matrices ? 3 : 2, (void *)(uintptr_t)a.data,
-                                           size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                           CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result = driver->cuTensorMapEncodeTiled(
+        map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, a.matrices ? 3 : 2, (void *)(uintptr_t)a.data, size, stride, box, step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return fy_fail(FERRY_E_UNSUPPORTED,
                        "%s: the copy engine refuses [%lld, %lld, %lld] with strides %lld and %lld elements (driver "
                        "error %d)",
-                       a.name, (long long)a.matrices, (long long)a.rows, (long long)a.columns,
-                       (long long)matrix_stride, (long long)a.row_stride, (int)result);
+                       a.name, (long long)a.matrices, (long long)a.rows, (long long)a.columns, (long long)matrix_stride,
+                       (long long)a.row_stride, (int)result);
     return FERRY_OK;
 }

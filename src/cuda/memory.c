@@ -9,8 +9,7 @@
 #include <unistd.h>
 
 static ferry_status map_part(const fy_driver *d, CUmemGenericAllocationHandle handle, size_t bytes, int device,
-                             uint8_t **part)
-{
+                             uint8_t **part) {
     CUdeviceptr at = 0;
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -24,18 +23,19 @@ static ferry_status map_part(const fy_driver *d, CUmemGenericAllocationHandle ha
     if (result != CUDA_SUCCESS) {
         d->cuMemUnmap(at, bytes);
         d->cuMemAddressFree(at, bytes);
-        return fy_driver_fail(result, "giving the device access to symmetric memory (devices must reach each other over "
-                                      "NVLink or PCIe)");
+        return fy_driver_fail(result,
+                              "giving the device access to symmetric memory (devices must reach each other over "
+                              "NVLink or PCIe)");
     }
     *part = (uint8_t *)at;
     return FERRY_OK;
 }
 
-static ferry_status make_part(const fy_driver *d, int threads, int device, size_t *bytes, CUmemGenericAllocationHandle *handle)
-{
+static ferry_status make_part(const fy_driver *d, int threads, int device, size_t *bytes,
+                              CUmemGenericAllocationHandle *handle) {
     CUmemAllocationProp kind = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                .requestedHandleTypes = threads ? CU_MEM_HANDLE_TYPE_NONE
-                                                                : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                .requestedHandleTypes =
+                                    threads ? CU_MEM_HANDLE_TYPE_NONE : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
     size_t grain = 0;
     FY_DRIVER(d->cuMemGetAllocationGranularity(&grain, &kind, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
@@ -47,8 +47,7 @@ static ferry_status make_part(const fy_driver *d, int threads, int device, size_
 
 /* Peers' handles as handles of this process; the caller releases those of processes. */
 static ferry_status gather_handles(ferry_comm *comm, const fy_driver *d, int threads, CUmemGenericAllocationHandle mine,
-                                   ferry_status made, CUmemGenericAllocationHandle *all)
-{
+                                   ferry_status made, CUmemGenericAllocationHandle *all) {
     /* Threads hold every handle open until all have mapped it (the agreement after mapping). */
     if (threads) {
         FY_TRY(fy_agree(comm, made, "allocating symmetric memory"));
@@ -79,8 +78,7 @@ static ferry_status gather_handles(ferry_comm *comm, const fy_driver *d, int thr
     return status;
 }
 
-ferry_status fy_gpu_memory_create(ferry_comm *comm, int device, size_t bytes, const char *what, fy_gpu_memory *memory)
-{
+ferry_status fy_gpu_memory_create(ferry_comm *comm, int device, size_t bytes, const char *what, fy_gpu_memory *memory) {
     const fy_driver *d = NULL;
     CUmemGenericAllocationHandle mine = 0, all[FY_MAX_RANKS] = {0};
     int threads = comm->config.bootstrap.same_process || comm->nranks == 1;
@@ -105,8 +103,7 @@ ferry_status fy_gpu_memory_create(ferry_comm *comm, int device, size_t bytes, co
     return status;
 }
 
-void fy_gpu_memory_destroy(ferry_comm *comm, fy_gpu_memory *memory)
-{
+void fy_gpu_memory_destroy(ferry_comm *comm, fy_gpu_memory *memory) {
     const fy_driver *d;
     if (memory->ranks == 0 || fy_driver_load(&d) != FERRY_OK) return;
     for (int r = 0; r < memory->ranks; r++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Symmetric device memory: a part on every rank's device, mapped into every rank's address space for its own device.
- * Made of the driver's virtual-memory handles: threads share a handle's number, processes its file descriptor. A mapping
- * holds its own reference, so a rank's part lives until the last rank has unmapped it.
+ * Made of the driver's virtual-memory handles: threads share a handle's number, processes its file descriptor. A
+ * mapping holds its own reference, so a rank's part lives until the last rank has unmapped it.
  */
 #ifndef FERRY_CUDA_MEMORY_H
 #define FERRY_CUDA_MEMORY_H

@@ -4,15 +4,13 @@
 #include "rules/tile.h"
 
 /* Parts are aligned to 1,024 bytes: enough for the copy engine and for any vector. */
-static uint64_t take(uint64_t *cursor, int64_t bytes)
-{
+static uint64_t take(uint64_t *cursor, int64_t bytes) {
     uint64_t at = *cursor;
     *cursor = (at + (uint64_t)bytes + 1023) & ~UINT64_C(1023);
     return at;
 }
 
-ferry_status fy_gpu_check_shape(const fy_shape *s)
-{
+ferry_status fy_gpu_check_shape(const fy_shape *s) {
     if (s->hidden % 8 || s->intermediate % 8 || s->shared % 8)
         return fy_fail(FERRY_E_UNSUPPORTED,
                        "CUDA backend: hidden %lld, intermediate %lld, shared %lld, expected multiples of 8 (rows of 16 "
@@ -30,15 +28,13 @@ ferry_status fy_gpu_check_shape(const fy_shape *s)
     return FERRY_OK;
 }
 
-void fy_gpu_choose_rows(fy_shape *s, int sms)
-{
+void fy_gpu_choose_rows(fy_shape *s, int sms) {
     const int64_t tile = FY_TILE_BLOCKS * FY_BLOCK_ROWS;
     if (s->minibatch_rows == 0) s->minibatch_rows = fy_step_rows(sms, s->hidden, s->intermediate);
     s->minibatch_rows = fy_divide_up(s->minibatch_rows, tile) * tile;
 }
 
-void fy_gpu_lay_symmetric(const fy_shape *s, fy_gpu_symmetric *at)
-{
+void fy_gpu_lay_symmetric(const fy_shape *s, fy_gpu_symmetric *at) {
     uint64_t cursor = 0;
     int64_t slots = s->max_tokens * s->slots;
     at->abort = take(&cursor, sizeof(uint32_t));
@@ -54,11 +50,11 @@ void fy_gpu_lay_symmetric(const fy_shape *s, fy_gpu_symmetric *at)
     at->bytes = (cursor + FY_GPU_GRAIN - 1) / FY_GPU_GRAIN * FY_GPU_GRAIN;
 }
 
-int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t)
-{
+int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t) {
     uint64_t cursor = 0;
     int64_t slots = s->max_tokens * s->slots, local = s->local_experts;
-    int64_t chunks = fy_divide_up(slots, FY_CHUNK), shared_blocks = s->shared > 0 ? fy_blocks_of_rows(s->max_tokens) : 0;
+    int64_t chunks = fy_divide_up(slots, FY_CHUNK),
+            shared_blocks = s->shared > 0 ? fy_blocks_of_rows(s->max_tokens) : 0;
     int64_t counters = s->max_blocks + shared_blocks + FY_TILE_BLOCKS;
     int64_t macrobatches = fy_divide_up(s->max_blocks * FY_BLOCK_ROWS, s->ring_rows);
 #define PART(field, count) t->field = (void *)(base + take(&cursor, (int64_t)(count) * (int64_t)sizeof *t->field))
@@ -86,8 +82,7 @@ int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t)
     return (int64_t)cursor;
 }
 
-int64_t fy_gpu_lay_ring(const fy_shape *s, uint8_t *base, fy_gpu_tables *t)
-{
+int64_t fy_gpu_lay_ring(const fy_shape *s, uint8_t *base, fy_gpu_tables *t) {
     uint64_t cursor = 0;
     PART(x_ring, s->ring_rows * s->hidden);
     PART(h_ring, s->ring_rows * s->intermediate);
@@ -95,8 +90,7 @@ int64_t fy_gpu_lay_ring(const fy_shape *s, uint8_t *base, fy_gpu_tables *t)
     return (int64_t)cursor;
 }
 
-ferry_status fy_gpu_plan(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan)
-{
+ferry_status fy_gpu_plan(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan) {
     fy_gpu_symmetric at;
     fy_gpu_tables tables;
     (void)comm_workers;

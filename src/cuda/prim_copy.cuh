@@ -7,16 +7,14 @@
 
 #include <cuda.h>
 
-FY_DEVICE void fy_load_box2(void *to, const CUtensorMap *map, uint64_t *full, int column, int row)
-{
+FY_DEVICE void fy_load_box2(void *to, const CUtensorMap *map, uint64_t *full, int column, int row) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
                  "[%2];" ::"r"(fy_shared_address(to)),
                  "l"(map), "r"(fy_shared_address(full)), "r"(column), "r"(row)
                  : "memory");
 }
 
-FY_DEVICE void fy_load_box3(void *to, const CUtensorMap *map, uint64_t *full, int column, int row, int matrix)
-{
+FY_DEVICE void fy_load_box3(void *to, const CUtensorMap *map, uint64_t *full, int column, int row, int matrix) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
                  "[%1, {%3, %4, %5}], [%2];" ::"r"(fy_shared_address(to)),
                  "l"(map), "r"(fy_shared_address(full)), "r"(column), "r"(row), "r"(matrix)
@@ -24,28 +22,21 @@ FY_DEVICE void fy_load_box3(void *to, const CUtensorMap *map, uint64_t *full, in
 }
 
 /* Stores of one thread form groups in the order of its commits. */
-FY_DEVICE void fy_store_box2(const CUtensorMap *map, const void *from, int column, int row)
-{
+FY_DEVICE void fy_store_box2(const CUtensorMap *map, const void *from, int column, int row) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                  "r"(fy_shared_address(from)), "r"(column), "r"(row)
                  : "memory");
 }
 
-FY_DEVICE void fy_store_commit(void)
-{
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
+FY_DEVICE void fy_store_commit(void) { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 /* Until at most PENDING of this thread's groups still read shared memory. */
-template <int PENDING> FY_DEVICE void fy_store_wait_read(void)
-{
+template <int PENDING>
+FY_DEVICE void fy_store_wait_read(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
 /* Until all of this thread's groups are written. */
-FY_DEVICE void fy_store_wait_written(void)
-{
-    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
+FY_DEVICE void fy_store_wait_written(void) { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 #endif

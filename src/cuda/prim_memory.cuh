@@ -7,84 +7,62 @@
 
 #define FY_DEVICE static __device__ __forceinline__
 
-FY_DEVICE uint32_t fy_load_relaxed(const uint32_t *p)
-{
+FY_DEVICE uint32_t fy_load_relaxed(const uint32_t *p) {
     uint32_t v;
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
 
-FY_DEVICE uint32_t fy_load_acquire_gpu(const uint32_t *p)
-{
+FY_DEVICE uint32_t fy_load_acquire_gpu(const uint32_t *p) {
     uint32_t v;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
 
-FY_DEVICE uint32_t fy_load_acquire_sys(const uint32_t *p)
-{
+FY_DEVICE uint32_t fy_load_acquire_sys(const uint32_t *p) {
     uint32_t v;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
 
-FY_DEVICE void fy_store_release_sys(uint32_t *p, uint32_t v)
-{
+FY_DEVICE void fy_store_release_sys(uint32_t *p, uint32_t v) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-FY_DEVICE void fy_add_release_gpu(uint32_t *p, uint32_t v)
-{
+FY_DEVICE void fy_add_release_gpu(uint32_t *p, uint32_t v) {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-FY_DEVICE void fy_add_relaxed_gpu(uint32_t *p, uint32_t v)
-{
+FY_DEVICE void fy_add_relaxed_gpu(uint32_t *p, uint32_t v) {
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-FY_DEVICE void fy_add_relaxed_sys(uint32_t *p, uint32_t v)
-{
+FY_DEVICE void fy_add_relaxed_sys(uint32_t *p, uint32_t v) {
     asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-FY_DEVICE uint32_t fy_fetch_add_acq_rel_gpu(uint32_t *p, uint32_t v)
-{
+FY_DEVICE uint32_t fy_fetch_add_acq_rel_gpu(uint32_t *p, uint32_t v) {
     uint32_t old;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
     return old;
 }
 
-FY_DEVICE void fy_fence_gpu(void)
-{
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-}
+FY_DEVICE void fy_fence_gpu(void) { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-FY_DEVICE void fy_fence_sys(void)
-{
-    asm volatile("fence.acq_rel.sys;" ::: "memory");
-}
+FY_DEVICE void fy_fence_sys(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 /* Between ordinary accesses and those of the copy engine, to global and shared memory. */
-FY_DEVICE void fy_fence_async(void)
-{
-    asm volatile("fence.proxy.async;" ::: "memory");
-}
+FY_DEVICE void fy_fence_async(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-FY_DEVICE void fy_fence_async_shared(void)
-{
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+FY_DEVICE void fy_fence_async_shared(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* Before a tensor map that ordinary stores wrote is used. */
-FY_DEVICE void fy_fence_map(const void *map)
-{
+FY_DEVICE void fy_fence_map(const void *map) {
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
 /* Nanoseconds of the device's global timer; ticks are coarse. */
-FY_DEVICE uint64_t fy_now(void)
-{
+FY_DEVICE uint64_t fy_now(void) {
     uint64_t t;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;

@@ -22,8 +22,7 @@ typedef struct fy_ticket_cursor {
     int32_t index;
 } fy_ticket_cursor;
 
-FY_DEVICE fy_gpu_unit fy_load_unit(const fy_gpu_unit *p)
-{
+FY_DEVICE fy_gpu_unit fy_load_unit(const fy_gpu_unit *p) {
     int4 v = *(const int4 *)p;
     fy_gpu_unit u = {v.x, v.y, v.z, v.w};
     return u;
@@ -33,8 +32,7 @@ FY_DEVICE fy_gpu_unit fy_load_unit(const fy_gpu_unit *p)
  * Within a unit row tiles come in groups of one expert, and a group's tiles of one column of weights follow each other:
  * the blocks that work at the same time then share both weights and rows in the second-level cache.
  */
-FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int ticket)
-{
+FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int ticket) {
     fy_work w;
     int kind = unit.kind & FY_KIND_MASK, most = unit.kind >> FY_GROUP_SHIFT;
     bool make = fy_is_make(kind), shared = fy_is_shared(kind);
@@ -76,8 +74,7 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int
     return w;
 }
 
-FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_ticket_cursor &cursor)
-{
+FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_ticket_cursor &cursor) {
     int ticket = (int)atomicAdd(&c.table.state->take_product, 1u);
     fy_work end;
     end.kind = FY_END;
@@ -91,8 +88,7 @@ FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_ticket_cursor &cursor
 }
 
 /* Until the tile can run from begin to end without anyone else. */
-FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w)
-{
+FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w) {
     int inner = fy_is_shared(w.kind) ? c.shared : c.intermediate;
     uint32_t columns = (uint32_t)fy_divide_up(inner, FY_HALF_N);
     uint32_t pieces = 4 * (uint32_t)fy_divide_up(c.hidden, FY_TILE_N);
@@ -101,22 +97,18 @@ FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w)
     for (int b = 0; b < used && ok; b++) {
         if (w.kind == FY_MAKE) {
             uint32_t rows = min(w.rows - b * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS);
-            ok = fy_await<false>(c, &c.table.pulled[w.counter + b], rows, FY_AT_PULLED, c.rank,
-                                         c.progress_timeout_ns);
+            ok = fy_await<false>(c, &c.table.pulled[w.counter + b], rows, FY_AT_PULLED, c.rank, c.progress_timeout_ns);
             int before = w.counter + b + c.ring_blocks;
             if (ok && before < c.table.state->blocks)
-                ok = fy_await<false>(c, &c.table.sent[before], pieces, FY_AT_MADE_SPACE, c.rank,
-                                             c.progress_timeout_ns);
+                ok = fy_await<false>(c, &c.table.sent[before], pieces, FY_AT_MADE_SPACE, c.rank, c.progress_timeout_ns);
         } else if (!fy_is_make(w.kind)) {
-            ok = fy_await<false>(c, &c.table.made[w.counter + b], columns, FY_AT_MADE, c.rank,
-                                         c.progress_timeout_ns);
+            ok = fy_await<false>(c, &c.table.made[w.counter + b], columns, FY_AT_MADE, c.rank, c.progress_timeout_ns);
         }
     }
     return ok;
 }
 
-FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared)
-{
+FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
     fy_block *block = fy_block_of(shared);
     fy_ticket_cursor cursor;
     cursor.index = -1;
@@ -136,7 +128,8 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared)
         const fy_gpu_maps *maps = fy_is_shared(w.kind) ? &c.shared_expert : &c.routed;
         bool make = fy_is_make(w.kind);
         bool half = w.rows <= FY_BLOCK_ROWS; /* the second warpgroup has no rows here */
-        const CUtensorMap *a = half ? (make ? &maps->x_short : &maps->h_short) : (make ? &maps->x : &maps->h), *b0 = make ? &maps->gate : &maps->down, *b1 = &maps->up;
+        const CUtensorMap *a = half ? (make ? &maps->x_short : &maps->h_short) : (make ? &maps->x : &maps->h),
+                          *b0 = make ? &maps->gate : &maps->down, *b1 = &maps->up;
         int matrix = w.matrix;
         if (c.tables_of_weights && !fy_is_shared(w.kind)) {
             b0 = c.table.weight_map + (make ? 0 : 2 * c.local_experts) + matrix;

@@ -21,8 +21,7 @@ typedef struct fy_signal {
     int kind, counter, row, rows;
 } fy_signal;
 
-FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int thread)
-{
+FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int thread) {
     if (fy_is_make(s.kind)) {
         if (thread == 0) {
             fy_store_wait_written();
@@ -37,8 +36,7 @@ FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int thread)
 
 /* h of 64 rows x 128 columns, in two pieces of 64 columns that the copy engine writes while the next tile runs. */
 FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work &w, uint8_t *buffer, int group,
-                          int thread)
-{
+                          int thread) {
     const CUtensorMap *map = w.kind == FY_MAKE ? &c.routed.h_short : &c.shared_expert.h_short;
     if (c.limit < FY_NO_LIMIT) {
 #pragma unroll
@@ -71,8 +69,7 @@ FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work
     }
 }
 
-FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
-{
+FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group) {
     fy_block *block = fy_block_of(shared);
     int thread = threadIdx.x & 127, warp = thread / 32, lane = thread & 31;
     uint8_t *buffer = fy_group_buffer(shared, group);

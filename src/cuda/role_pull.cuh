@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pull of token rows: warps take tickets of FY_PULL_ROWS rows in walk order and copy tokens from their owners' staged
- * memory into the x ring. A token that several rows of one macrobatch want is read once, by the ticket of its first row
- * there, and stored to all of them (fan-out). The rows at the head of the walk are an exception: all warps of all blocks
- * bring them, each for itself, so that the products begin as soon as they can.
- * Reads: tile table, source[row], slot_row, staged x of all ranks (or the caller's x).  Writes: x ring.
- * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
- *           the head.
- * Publishes: pulled[block], rows.
- * Registers: the producer warpgroup's 72: eight 16-byte loads in flight.
+ * The pull of token rows: warps take tickets of FY_PULL_ROWS rows in walk order and copy tokens from their owners'
+ * staged memory into the x ring. A token that several rows of one macrobatch want is read once, by the ticket of its
+ * first row there, and stored to all of them (fan-out). The rows at the head of the walk are an exception: all warps of
+ * all blocks bring them, each for itself, so that the products begin as soon as they can. Reads: tile table,
+ * source[row], slot_row, staged x of all ranks (or the caller's x).  Writes: x ring. Waits on: made[block of the
+ * macrobatch before] (its products have read the ring rows that are overwritten); never for the head. Publishes:
+ * pulled[block], rows. Registers: the producer warpgroup's 72: eight 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
 #define FERRY_CUDA_ROLE_PULL_CUH
@@ -17,8 +15,7 @@
 #include "cuda/wait.cuh"
 
 /* The ring row of a padded row is free once the macrobatch walked before has read it. */
-FY_DEVICE bool fy_wait_for_ring(const fy_gpu_call &c, int row)
-{
+FY_DEVICE bool fy_wait_for_ring(const fy_gpu_call &c, int row) {
     int before = row / FY_BLOCK_ROWS + c.ring_blocks;
     if (before >= c.table.state->blocks) return true;
     return fy_await<false>(c, &c.table.made[before], (uint32_t)fy_divide_up(c.intermediate, FY_HALF_N),
@@ -26,8 +23,7 @@ FY_DEVICE bool fy_wait_for_ring(const fy_gpu_call &c, int row)
 }
 
 /* One token row to the ring rows of the lanes in `wanted`. */
-FY_DEVICE void fy_pull_row(const fy_gpu_call &c, const uint4 *from, uint32_t wanted, int ring_row, int lane)
-{
+FY_DEVICE void fy_pull_row(const fy_gpu_call &c, const uint4 *from, uint32_t wanted, int ring_row, int lane) {
     const int batch = 8;
     int row16 = c.hidden / 8;
     uint4 *ring = (uint4 *)c.table.x_ring;
@@ -49,8 +45,7 @@ FY_DEVICE void fy_pull_row(const fy_gpu_call &c, const uint4 *from, uint32_t wan
  * Lane k: the row that slot k of the token has here, if the pull of `row` is to bring it: a row of the same macrobatch
  * and not of the head; -1 otherwise.
  */
-FY_DEVICE int fy_row_along(const fy_gpu_call &c, int rank, int slot, int row, int lane)
-{
+FY_DEVICE int fy_row_along(const fy_gpu_call &c, int rank, int slot, int row, int lane) {
     const fy_gpu_state *state = c.table.state;
     if (lane >= c.slots) return -1;
     int ring_rows = c.ring_blocks * FY_BLOCK_ROWS;
@@ -60,8 +55,8 @@ FY_DEVICE int fy_row_along(const fy_gpu_call &c, int rank, int slot, int row, in
 }
 
 /* The rows of one ticket of ROWS rows. False: the call is over. */
-template <int ROWS> FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, int lane)
-{
+template <int ROWS>
+FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, int lane) {
     const int per_tile = FY_TILE_M / ROWS;
     int4 tile = *(const int4 *)&c.table.tile[ticket / per_tile];
     int first = ticket % per_tile * ROWS, row = tile.y + first, rows = min(tile.z - first, ROWS);
@@ -100,8 +95,7 @@ template <int ROWS> FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int tick
 }
 
 /* The next of `tickets` on a counter, or -1. */
-FY_DEVICE int fy_take(uint32_t *counter, int tickets, int lane)
-{
+FY_DEVICE int fy_take(uint32_t *counter, int tickets, int lane) {
     int ticket = 0;
     if (lane == 0) ticket = (int)atomicAdd(counter, 1u);
     ticket = __shfl_sync(0xffffffffu, ticket, 0);
@@ -109,16 +103,14 @@ FY_DEVICE int fy_take(uint32_t *counter, int tickets, int lane)
 }
 
 /* The head's rows: waits for nobody, so every warp may help before it does what it is for. */
-FY_DEVICE void fy_pull_head(const fy_gpu_call &c)
-{
+FY_DEVICE void fy_pull_head(const fy_gpu_call &c) {
     const int per_tile = FY_TILE_M / FY_FIRST_ROWS;
     int lane = threadIdx.x & 31, ticket;
     while ((ticket = fy_take(&c.table.state->take_head, c.table.state->head_tiles * per_tile, lane)) >= 0)
         fy_pull_ticket<FY_FIRST_ROWS>(c, ticket, false, lane);
 }
 
-FY_DEVICE void fy_pull_role(const fy_gpu_call &c)
-{
+FY_DEVICE void fy_pull_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     const int per_tile = FY_TILE_M / FY_PULL_ROWS;
     int lane = threadIdx.x & 31, head = state->head_tiles * per_tile, all = state->tiles * per_tile - head, ticket;

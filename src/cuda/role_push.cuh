@@ -16,8 +16,7 @@
 #include "cuda/wait.cuh"
 
 /* Where the warp's row `lane` (of 16) goes; NULL: nowhere, a padding row. */
-FY_DEVICE uint16_t *fy_push_target(const fy_gpu_call &c, const fy_work &w, int group, int warp, int lane)
-{
+FY_DEVICE uint16_t *fy_push_target(const fy_gpu_call &c, const fy_work &w, int group, int warp, int lane) {
     int r = group * FY_BLOCK_ROWS + warp * 16 + (lane & 15);
     if (r >= w.rows) return nullptr;
     if (w.kind == FY_SHARED_FINISH) return c.table.shared_y + (int64_t)(w.row + r) * c.hidden;
@@ -26,8 +25,7 @@ FY_DEVICE uint16_t *fy_push_target(const fy_gpu_call &c, const fy_work &w, int g
 }
 
 FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const fy_work &w, uint8_t *buffer,
-                            uint16_t *target, int lane)
-{
+                            uint16_t *target, int lane) {
     uint32_t to = fy_shared_address(buffer);
     uint64_t address = (uint64_t)target;
 #pragma unroll
@@ -53,8 +51,7 @@ FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const
 }
 
 /* A warp has stored its part of a column tile of block `counter`, whose `rows` rows begin at `row`. */
-FY_DEVICE void fy_push_signal(const fy_gpu_call &c, int counter, int row, int rows, int lane)
-{
+FY_DEVICE void fy_push_signal(const fy_gpu_call &c, int counter, int row, int rows, int lane) {
     uint32_t all = 4 * (uint32_t)fy_divide_up(c.hidden, FY_TILE_N), before = 0;
     __syncwarp();
     if (lane == 0) before = fy_fetch_add_acq_rel_gpu(&c.table.sent[counter], 1);

@@ -13,28 +13,26 @@
 #define FERRY_CUDA_ROLE_SCHEDULE_CUH
 
 #include "cuda/wait.cuh"
+#include "ferry/ferry.h"
 #include "rules/place.h"
 #include "rules/tile.h"
 
 /* Tokens that the call works on: none when too many were passed. */
-FY_DEVICE int fy_call_tokens(const fy_gpu_call &c)
-{
+FY_DEVICE int fy_call_tokens(const fy_gpu_call &c) {
     int n = *c.tokens;
     return n < 0 || n > c.max_tokens ? 0 : n;
 }
 
-template <class T> FY_DEVICE T *fy_symmetric_at(const fy_gpu_call &c, int rank, uint64_t offset)
-{
+template <class T>
+FY_DEVICE T *fy_symmetric_at(const fy_gpu_call &c, int rank, uint64_t offset) {
     return (T *)(c.peer[rank] + offset);
 }
 
-FY_DEVICE int64_t fy_raw_id(const fy_gpu_call &c, int64_t slot)
-{
+FY_DEVICE int64_t fy_raw_id(const fy_gpu_call &c, int64_t slot) {
     return c.ids_are_64 ? ((const int64_t *)c.ids)[slot] : (int64_t)((const int32_t *)c.ids)[slot];
 }
 
-FY_DEVICE void fy_stage_tokens(const fy_gpu_call &c, int n)
-{
+FY_DEVICE void fy_stage_tokens(const fy_gpu_call &c, int n) {
     int row16 = c.hidden / 8;
     uint4 *to = fy_symmetric_at<uint4>(c, c.rank, c.at.x);
     int64_t all = (int64_t)n * row16;
@@ -44,8 +42,7 @@ FY_DEVICE void fy_stage_tokens(const fy_gpu_call &c, int n)
     }
 }
 
-FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram)
-{
+FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram) {
     fy_gpu_state *state = c.table.state;
     uint32_t call = state->calls + 1;
     int n = fy_call_tokens(c);
@@ -86,8 +83,7 @@ FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram)
 }
 
 /* Into every peer's memory: counts, header, then the flag. `total` is this rank's count of each expert. */
-FY_DEVICE void fy_publish(const fy_gpu_call &c, uint32_t call, const int32_t *total)
-{
+FY_DEVICE void fy_publish(const fy_gpu_call &c, uint32_t call, const int32_t *total) {
     const fy_gpu_state *state = c.table.state;
     int parity = call & 1;
     for (int r = 0; r < c.ranks; r++) {
@@ -110,8 +106,7 @@ FY_DEVICE void fy_publish(const fy_gpu_call &c, uint32_t call, const int32_t *to
 }
 
 /* One block per chunk, blocks without a chunk too. `before`: this chunk's first position of each expert. */
-FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int32_t *before, int32_t *id)
-{
+FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int32_t *before, int32_t *id) {
     fy_gpu_state *state = c.table.state;
     uint32_t call = state->calls + 1;
     int n = fy_call_tokens(c);
@@ -159,8 +154,7 @@ FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int32_t *before, int32_t *id)
 }
 
 /* Exclusive sums over the items of a block of 1,024 threads, one pass of 1,024 items; `carry` goes on. */
-FY_DEVICE int fy_scan_block(int value, int *warp_sums, int *carry)
-{
+FY_DEVICE int fy_scan_block(int value, int *warp_sums, int *carry) {
     int lane = threadIdx.x & 31, warp = threadIdx.x / 32, sum = value;
     for (int d = 1; d < 32; d *= 2) {
         int from = __shfl_up_sync(0xffffffffu, sum, d);
@@ -187,8 +181,7 @@ FY_DEVICE int fy_scan_block(int value, int *warp_sums, int *carry)
 }
 
 /* The item of ascending `first` [items + 1] whose range holds `value`. */
-FY_DEVICE int fy_find(const int32_t *first, int items, int value)
-{
+FY_DEVICE int fy_find(const int32_t *first, int items, int value) {
     int low = 0, high = items;
     while (high - low > 1) {
         int middle = (low + high) / 2;
@@ -201,17 +194,14 @@ FY_DEVICE int fy_find(const int32_t *first, int items, int value)
 }
 
 /* The block of the canonical tile, and its expert and piece. */
-FY_DEVICE fy_tile_place fy_place_of_tile(const fy_gpu_call &c, int tile, int *expert)
-{
+FY_DEVICE fy_tile_place fy_place_of_tile(const fy_gpu_call &c, int tile, int *expert) {
     int e = fy_find(c.table.first_tile, c.local_experts, tile);
     *expert = e;
-    return fy_tile_at(c.table.first_block[e], c.table.first_block[e + 1], c.ring_blocks,
-                      tile - c.table.first_tile[e]);
+    return fy_tile_at(c.table.first_block[e], c.table.first_block[e + 1], c.ring_blocks, tile - c.table.first_tile[e]);
 }
 
 /* Reports bad ids and too many tokens of any rank to the host; true when the call does nothing. */
-FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call)
-{
+FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call) {
     const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[call & 1]);
     volatile fy_gpu_page *page = c.page;
     int64_t bad = 0;
@@ -224,7 +214,7 @@ FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call)
     }
     if (too_many >= 0 || bad) {
         int r = too_many >= 0 ? too_many : first_bad;
-        page->report_status = too_many >= 0 ? 31 : 30;
+        page->report_status = too_many >= 0 ? FERRY_E_TOO_MANY_TOKENS : FERRY_E_BAD_ID;
         page->report_rank = r;
         page->report_count = too_many >= 0 ? header[r].tokens : bad;
         page->report_slot = too_many >= 0 ? -1 : header[r].bad_slot;
@@ -236,8 +226,7 @@ FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call)
 }
 
 /* The head of the walk: one thread. */
-FY_DEVICE void fy_mark_head(const fy_gpu_call &c, int blocks, int macros)
-{
+FY_DEVICE void fy_mark_head(const fy_gpu_call &c, int blocks, int macros) {
     fy_gpu_state *state = c.table.state;
     int tiles = 0, end = 0, expert;
     if (macros > 0) {
@@ -252,13 +241,13 @@ FY_DEVICE void fy_mark_head(const fy_gpu_call &c, int blocks, int macros)
 }
 
 /* The list of product tickets; one thread. A step is mini_tiles row tiles of one macrobatch. */
-FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int tiles, int macros)
-{
+FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int tiles, int macros) {
     fy_gpu_state *state = c.table.state;
     fy_gpu_unit *unit = c.table.unit;
     const int32_t *macro_tile = c.table.macro_tile;
     int units = 0, ticket = 0, steps = 0, expert;
-    int make_columns = (int)fy_divide_up(c.intermediate, FY_HALF_N), finish_columns = (int)fy_divide_up(c.hidden, FY_TILE_N);
+    int make_columns = (int)fy_divide_up(c.intermediate, FY_HALF_N),
+        finish_columns = (int)fy_divide_up(c.hidden, FY_TILE_N);
     fy_gpu_unit open = {FY_END, 0, 0, 0};
     int open_macro = -1, open_tile = 0;
     auto add = [&](int kind, int first, int count, int columns) {
@@ -308,8 +297,7 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
 }
 
 /* Counters for the host: rows for peers' tokens, this rank's slots that have an expert, table bytes from peers. */
-FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call)
-{
+FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call) {
     __shared__ int remote_rows, own_slots;
     if (threadIdx.x == 0) remote_rows = own_slots = 0;
     __syncthreads();
@@ -336,8 +324,7 @@ FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call)
 }
 
 /* One block of 1,024 threads. */
-FY_DEVICE void fy_wait_role(const fy_gpu_call &c)
-{
+FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     __shared__ int warp_sums[33], carry_blocks, carry_tiles, carry_rows, failed;
     fy_gpu_state *state = c.table.state;
     uint32_t call = state->calls + 1;
@@ -353,7 +340,8 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c)
         state->skip = failed;
         state->calls = call;
         state->tokens = failed ? 0 : *c.tokens;
-        state->take_product = state->take_pull = state->take_head = state->claimed = state->published = state->bad_count = 0;
+        state->take_product = state->take_pull = state->take_head = state->claimed = state->published =
+            state->bad_count = 0;
         state->finished = state->pulls = state->remote_pulls = 0;
         state->bad_slot = 0xffffffffu;
     }
@@ -407,8 +395,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c)
     fy_count_traffic(c, call);
 }
 
-FY_DEVICE void fy_place_role(const fy_gpu_call &c)
-{
+FY_DEVICE void fy_place_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     if (state->skip) return;
     int parity = state->calls & 1;
@@ -448,8 +435,7 @@ FY_DEVICE void fy_place_role(const fy_gpu_call &c)
         c.table.tile[walk] = tile;
     }
     int shared_blocks = c.shared > 0 ? (int)fy_divide_up(state->tokens, FY_BLOCK_ROWS) : 0;
-    for (int64_t b = thread; b < state->blocks; b += threads)
-        c.table.pulled[b] = c.table.made[b] = c.table.sent[b] = 0;
+    for (int64_t b = thread; b < state->blocks; b += threads) c.table.pulled[b] = c.table.made[b] = c.table.sent[b] = 0;
     for (int64_t b = thread; b < shared_blocks; b += threads)
         c.table.made[c.max_blocks + b] = c.table.sent[c.max_blocks + b] = 0;
 }

@@ -15,8 +15,7 @@
 #include "cuda/prim_matrix.cuh"
 #include "cuda/role_schedule.cuh"
 
-FY_DEVICE void fy_add_weighted(float (&acc)[8], const uint4 &row, float weight)
-{
+FY_DEVICE void fy_add_weighted(float (&acc)[8], const uint4 &row, float weight) {
     const uint32_t part[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -25,8 +24,7 @@ FY_DEVICE void fy_add_weighted(float (&acc)[8], const uint4 &row, float weight)
     }
 }
 
-FY_DEVICE void fy_widen(float (&acc)[8], const uint4 &row)
-{
+FY_DEVICE void fy_widen(float (&acc)[8], const uint4 &row) {
     const uint32_t part[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -42,10 +40,10 @@ typedef struct fy_sum_slots {
     bool has;
 } fy_sum_slots;
 
-FY_DEVICE fy_sum_slots fy_look_at_slots(const fy_gpu_call &c, int token, int lane)
-{
+FY_DEVICE fy_sum_slots fy_look_at_slots(const fy_gpu_call &c, int token, int lane) {
     fy_sum_slots s;
-    s.slot = fy_symmetric_at<const fy_gpu_slot>(c, c.rank, c.at.slots[c.table.state->calls & 1]) + (int64_t)token * c.slots;
+    s.slot =
+        fy_symmetric_at<const fy_gpu_slot>(c, c.rank, c.at.slots[c.table.state->calls & 1]) + (int64_t)token * c.slots;
     s.has = lane < c.slots && s.slot[lane].expert >= 0;
     s.weight = s.has ? c.weights[(int64_t)token * c.slots + lane] : 0.0f;
     return s;
@@ -53,8 +51,7 @@ FY_DEVICE fy_sum_slots fy_look_at_slots(const fy_gpu_call &c, int token, int lan
 
 /* Columns [begin, end) of a token, in units of 8. */
 template <int BATCH, int CHUNKS>
-FY_DEVICE void fy_sum_token(const fy_gpu_call &c, int token, const fy_sum_slots &s, int begin, int end, int lane)
-{
+FY_DEVICE void fy_sum_token(const fy_gpu_call &c, int token, const fy_sum_slots &s, int begin, int end, int lane) {
     int row16 = c.hidden / 8;
     const uint4 *y = fy_symmetric_at<const uint4>(c, c.rank, c.at.y) + (int64_t)token * c.slots * row16;
     const uint4 *shared = (const uint4 *)c.table.shared_y + (int64_t)token * row16;
@@ -80,7 +77,8 @@ FY_DEVICE void fy_sum_token(const fy_gpu_call &c, int token, const fy_sum_slots 
             for (int b = 0; b < BATCH; b++)
 #pragma unroll
                 for (int h = 0; h < CHUNKS; h++)
-                    if ((has >> b & 1) && i + 32 * h < end) v[h][b] = __ldcg(y + (int64_t)(k0 + b) * row16 + i + 32 * h);
+                    if ((has >> b & 1) && i + 32 * h < end)
+                        v[h][b] = __ldcg(y + (int64_t)(k0 + b) * row16 + i + 32 * h);
 #pragma unroll
             for (int b = 0; b < BATCH; b++) {
                 float w = __shfl_sync(0xffffffffu, s.weight, (k0 + b) & 31);
@@ -100,8 +98,7 @@ FY_DEVICE void fy_sum_token(const fy_gpu_call &c, int token, const fy_sum_slots 
 }
 
 /* Among 32 groups from `first` on: those with units that nobody has claimed. A unit is a part of a token's columns. */
-FY_DEVICE uint32_t fy_open_groups(const fy_gpu_call &c, int first, int units, int lane)
-{
+FY_DEVICE uint32_t fy_open_groups(const fy_gpu_call &c, int first, int units, int lane) {
     int left = units - (first + lane) * 32;
     uint32_t full = left >= 32 ? 0xffffffffu : (1u << (left > 0 ? left : 0)) - 1;
     bool open = left > 0 && fy_load_relaxed(&c.table.claimed[first + lane]) != full;
@@ -109,11 +106,10 @@ FY_DEVICE uint32_t fy_open_groups(const fy_gpu_call &c, int first, int units, in
 }
 
 /*
- * Up to FY_CLAIM units of the group that follow each other, whose tokens are complete and that this warp is the first to
- * claim, as a mask. `turn`: where to look first, so that warps do not collide.
+ * Up to FY_CLAIM units of the group that follow each other, whose tokens are complete and that this warp is the first
+ * to claim, as a mask. `turn`: where to look first, so that warps do not collide.
  */
-FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int parts, int turn, int lane)
-{
+FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int parts, int turn, int lane) {
     const uint32_t *arrived = fy_symmetric_at<const uint32_t>(c, c.rank, c.at.arrived);
     int unit = group * 32 + lane;
     bool complete = unit < units && fy_load_relaxed(arrived + unit / parts) == 0;
@@ -131,8 +127,7 @@ FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int part
 }
 
 /* A wait that has found nothing for a while. True: the call is over. */
-FY_DEVICE bool fy_sum_gives_up(const fy_gpu_call &c, uint64_t start, int units, int lane)
-{
+FY_DEVICE bool fy_sum_gives_up(const fy_gpu_call &c, uint64_t start, int units, int lane) {
     if (__any_sync(0xffffffffu, fy_device_aborted(c))) return true;
     if (!__any_sync(0xffffffffu, fy_now() - start > c.progress_timeout_ns)) return false;
     if (lane == 0) fy_device_raise(c, FY_AT_ARRIVED, -1, units, fy_load_relaxed(&c.table.state->claimed));
@@ -141,8 +136,7 @@ FY_DEVICE bool fy_sum_gives_up(const fy_gpu_call &c, uint64_t start, int units, 
 
 /* The units `mine` of 32 from `first` on; parts of one token follow each other. */
 template <int BATCH, int CHUNKS>
-FY_DEVICE void fy_sum_units(const fy_gpu_call &c, int first, uint32_t mine, int parts, int lane)
-{
+FY_DEVICE void fy_sum_units(const fy_gpu_call &c, int first, uint32_t mine, int parts, int lane) {
     int seen = -1;
     fy_sum_slots slots;
     for (; mine; mine &= mine - 1) {
@@ -154,8 +148,8 @@ FY_DEVICE void fy_sum_units(const fy_gpu_call &c, int first, uint32_t mine, int 
 }
 
 /* BATCH rows of CHUNKS times 512 bytes are in flight at once, as the warp's registers allow. */
-template <int BATCH, int CHUNKS> FY_DEVICE void fy_sum_role(const fy_gpu_call &c)
-{
+template <int BATCH, int CHUNKS>
+FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     int lane = threadIdx.x & 31, parts = (int)fy_divide_up(c.hidden, FY_SUM_COLUMNS);
     int units = state->tokens * parts, windows = (units + 1023) / 1024;

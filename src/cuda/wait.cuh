@@ -14,15 +14,13 @@
  * Once a fault was raised here, by a peer, or by this rank's host: all of them write this device's own memory. (Polling
  * a word of host memory instead makes every other access of the device crawl.)
  */
-FY_DEVICE bool fy_device_aborted(const fy_gpu_call &c)
-{
+FY_DEVICE bool fy_device_aborted(const fy_gpu_call &c) {
     return fy_load_relaxed((const uint32_t *)(c.peer[c.rank] + c.at.abort)) != 0;
 }
 
 /* The first fault of this rank is recorded for the host; every rank's waits end. */
 static __device__ __forceinline__ void fy_device_raise(const fy_gpu_call &c, int site, int awaited, uint64_t expected,
-                                                    uint64_t seen)
-{
+                                                       uint64_t seen) {
     uint32_t *mine = (uint32_t *)(c.peer[c.rank] + c.at.abort);
     if (atomicCAS_system(mine, 0u, 1u) == 0u) {
         volatile fy_gpu_page *page = c.page;
@@ -37,15 +35,14 @@ static __device__ __forceinline__ void fy_device_raise(const fy_gpu_call &c, int
     }
 }
 
-template <bool SYSTEM> FY_DEVICE uint32_t fy_load_acquire(const uint32_t *flag)
-{
+template <bool SYSTEM>
+FY_DEVICE uint32_t fy_load_acquire(const uint32_t *flag) {
     return SYSTEM ? fy_load_acquire_sys(flag) : fy_load_acquire_gpu(flag);
 }
 
 /* Polls without order, so that turns do not empty the first-level cache; the caller's acquire comes when it is time. */
 static __device__ __forceinline__ bool fy_wait_slowly(const fy_gpu_call &c, const uint32_t *flag, uint32_t target,
-                                                      int site, int awaited, uint64_t timeout_ns)
-{
+                                                      int site, int awaited, uint64_t timeout_ns) {
     uint64_t start = fy_now();
     for (uint32_t turn = 1;; turn++) {
         uint32_t seen = fy_load_relaxed(flag);
@@ -64,8 +61,7 @@ static __device__ __forceinline__ bool fy_wait_slowly(const fy_gpu_call &c, cons
 /* Until *flag >= target. False: the call is over, leave. SYSTEM: the writer may be another device. */
 template <bool SYSTEM>
 FY_DEVICE bool fy_await(const fy_gpu_call &c, const uint32_t *flag, uint32_t target, int site, int awaited,
-                                uint64_t timeout_ns)
-{
+                        uint64_t timeout_ns) {
     if (fy_load_acquire<SYSTEM>(flag) >= target) return true;
     if (!fy_wait_slowly(c, flag, target, site, awaited, timeout_ns)) return false;
     (void)fy_load_acquire<SYSTEM>(flag);

@@ -23,8 +23,7 @@ static const struct {
                   {FERRY_PHASE_COMPUTE, "column tiles of h"},
                   {FERRY_PHASE_SUM, "result rows of a token (awaited rank unknown)"}};
 
-static void raise_device_fault(fy_gpu_layer *l)
-{
+static void raise_device_fault(fy_gpu_layer *l) {
     ferry_comm *comm = l->layer->comm;
     const volatile fy_gpu_page *p = l->engine.page;
     int site = p->site >= FY_AT_ENTER && p->site <= FY_AT_ARRIVED ? p->site : 0;
@@ -39,15 +38,14 @@ static void raise_device_fault(fy_gpu_layer *l)
     fy_raise(comm, &fault);
 }
 
-void fy_gpu_abort(fy_gpu_comm *g, fy_gpu_layer *l)
-{
+void fy_gpu_abort(fy_gpu_comm *g, fy_gpu_layer *l) {
     uint8_t *word = l->memory.part[l->layer->comm->rank] + l->engine.call.at.abort;
-    if (!l->told && cudaMemcpyAsync(word, g->one, sizeof *g->one, cudaMemcpyHostToDevice, g->side) == cudaSuccess) l->told = 1;
+    if (!l->told && cudaMemcpyAsync(word, g->one, sizeof *g->one, cudaMemcpyHostToDevice, g->side) == cudaSuccess)
+        l->told = 1;
 }
 
 /* The lock is held. */
-static void look(ferry_comm *comm)
-{
+static void look(ferry_comm *comm) {
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     for (fy_gpu_layer *l = g->layers; l; l = l->next) {
         if (((volatile fy_gpu_page *)l->engine.page)->fault) raise_device_fault(l);
@@ -55,8 +53,7 @@ static void look(ferry_comm *comm)
     }
 }
 
-static void *watch(void *user)
-{
+static void *watch(void *user) {
     ferry_comm *comm = user;
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     cudaSetDevice(g->device);
@@ -76,8 +73,7 @@ static void *watch(void *user)
     return NULL;
 }
 
-ferry_status fy_gpu_watch_start(ferry_comm *comm)
-{
+ferry_status fy_gpu_watch_start(ferry_comm *comm) {
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -92,8 +88,7 @@ ferry_status fy_gpu_watch_start(ferry_comm *comm)
     return fy_fail(FERRY_E_SYSTEM, "starting the thread that watches for faults: error %d", error);
 }
 
-void fy_gpu_watch_stop(ferry_comm *comm)
-{
+void fy_gpu_watch_stop(ferry_comm *comm) {
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     pthread_mutex_lock(&g->lock);
     g->stop = 1;
@@ -104,8 +99,7 @@ void fy_gpu_watch_stop(ferry_comm *comm)
     pthread_mutex_destroy(&g->lock);
 }
 
-static void take_report(fy_gpu_layer *l)
-{
+static void take_report(fy_gpu_layer *l) {
     const volatile fy_gpu_page *p = l->engine.page;
     ferry_layer *layer = l->layer;
     uint32_t number = p->report;
@@ -121,8 +115,7 @@ static void take_report(fy_gpu_layer *l)
     l->reported = number;
 }
 
-static void take_stats(fy_gpu_layer *l)
-{
+static void take_stats(fy_gpu_layer *l) {
     const volatile fy_gpu_page *p = l->engine.page;
     const fy_shape *s = &l->layer->shape;
     ferry_stats *to = &l->layer->stats;
@@ -141,8 +134,7 @@ static void take_stats(fy_gpu_layer *l)
     to->flop = 6 * s->hidden * (p->rows * s->intermediate + p->tokens * s->shared);
 }
 
-void fy_gpu_refresh(ferry_layer *layer)
-{
+void fy_gpu_refresh(ferry_layer *layer) {
     fy_gpu_comm *g = fy_gpu_comm_of(layer->comm);
     fy_gpu_layer *l = layer->state;
     pthread_mutex_lock(&g->lock);

@@ -42,18 +42,16 @@ FY_RULE fy_tile_place fy_tile_at(int64_t first, int64_t end, int64_t ring_blocks
 }
 
 /* Tile rows of at least two waves of product tiles (128 x 256) over `workers` multiprocessors. */
-FY_RULE int64_t fy_two_wave_rows(int64_t workers, int64_t hidden, int64_t intermediate)
-{
+FY_RULE int64_t fy_two_wave_rows(int64_t workers, int64_t hidden, int64_t intermediate) {
     int64_t narrow = 2 * intermediate < hidden ? 2 * intermediate : hidden;
     return fy_divide_up(2 * workers * 128 * 256, narrow);
 }
 
 /*
- * Rows of a step by rule: two waves where the narrower product is wide, one where it is narrow - there the rows in flight
- * at the end, whose sums nothing hides, weigh more than weights that are read once more.
+ * Rows of a step by rule: two waves where the narrower product is wide, one where it is narrow - there the rows in
+ * flight at the end, whose sums nothing hides, weigh more than weights that are read once more.
  */
-FY_RULE int64_t fy_step_rows(int64_t workers, int64_t hidden, int64_t intermediate)
-{
+FY_RULE int64_t fy_step_rows(int64_t workers, int64_t hidden, int64_t intermediate) {
     int64_t two = fy_two_wave_rows(workers, hidden, intermediate);
     return hidden < 4096 || 2 * intermediate < 4096 ? fy_divide_up(two, 2) : two;
 }
