@@ -6,8 +6,8 @@
 
 A round times, one after the other and on all GPUs at once: a cuBLAS product of 8192^3 (R*), Ferry's forward, and the
 same layer from NCCL all-to-all and grouped matrix products. Before each there is a barrier on the GPUs; the slowest
-A round times, one after the other and on all GPUs at once: a cuBLAS product of 8192^3 (R*), Ferry's forward, and the
-floor / measured. Values are checked against FP64 on some tokens.
+rank counts. Values are medians over rounds. floor = max(FLOP / R*, link bytes / 370 GB/s, memory bytes / 4158 GB/s),
+score = floor / measured. Values are checked against FP64 on some tokens.
 """
 import argparse
 import ctypes as C
