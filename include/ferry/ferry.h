@@ -227,6 +227,7 @@ FERRY_API int ferry_comm_size(const ferry_comm *comm);
 /*
  * Collective. Memory at the same offset on every rank that peers can reach, zeroed, aligned to 256 bytes; `bytes`
  * is equal on all ranks. A forward whose x (or a backward whose dout) lies in such memory skips the staging copy.
+ * E_UNSUPPORTED on a CUDA communicator so far.
  */
 FERRY_API ferry_status ferry_sym_alloc(ferry_comm *comm, size_t bytes, void **memory);
 FERRY_API void ferry_sym_free(ferry_comm *comm, void *memory);
@@ -374,7 +375,7 @@ typedef struct ferry_report {
 /* Never blocks. Returns the pending report's status and clears it; FERRY_OK when there is none. */
 FERRY_API ferry_status ferry_layer_poll(ferry_layer *layer, ferry_report *report);
 
-/* Counters of this rank, of the last call; bytes count row data and what travels with it. */
+/* Counters of this rank, of the last finished call; bytes count row data and what travels with it. */
 typedef struct ferry_stats {
     size_t size;
     int64_t rows; /* rows that this rank's experts received */
@@ -392,7 +393,7 @@ typedef struct ferry_stats {
     int64_t peak_bytes;    /* most ever held */
 } ferry_stats;
 
-FERRY_API ferry_status ferry_layer_stats(const ferry_layer *layer, ferry_stats *stats);
+FERRY_API ferry_status ferry_layer_stats(ferry_layer *layer, ferry_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -183,6 +183,9 @@ fy_symmetric *fy_symmetric_find(ferry_comm *comm, const void *pointer, size_t by
 ferry_status ferry_sym_alloc(ferry_comm *comm, size_t bytes, void **memory) {
     if (!comm || !memory) return fy_fail(FERRY_E_INVALID, "ferry_sym_alloc: %s is NULL", comm ? "memory" : "comm");
     FY_TRY(fy_fault_status(comm));
+    if (comm->config.backend != FERRY_CPU)
+        return fy_fail(FERRY_E_UNSUPPORTED, "ferry_sym_alloc: the communicator's backend has no symmetric memory for "
+                                            "callers yet: pass tensors of the device's own memory");
     fy_symmetric *block = NULL;
     FY_TRY(fy_symmetric_create(comm, bytes, "ferry_sym_alloc", &block));
     *memory = block->memory;

@@ -165,8 +165,14 @@ ferry_status ferry_backward(ferry_layer *layer, const ferry_backward_args *args)
     return fy_backend_of(layer->comm->config.backend)->backward(layer, args);
 }
 
+static void refresh(ferry_layer *layer) {
+    const fy_backend *backend = fy_backend_of(layer->comm->config.backend);
+    if (backend->refresh) backend->refresh(layer);
+}
+
 ferry_status ferry_layer_poll(ferry_layer *layer, ferry_report *report) {
     if (layer == NULL) return fy_fail(FERRY_E_INVALID, "ferry_layer_poll: layer is NULL");
+    refresh(layer);
     ferry_report pending = layer->report;
     if (report) *report = pending;
     layer->report.status = FERRY_OK;
@@ -174,8 +180,9 @@ ferry_status ferry_layer_poll(ferry_layer *layer, ferry_report *report) {
     return pending.status;
 }
 
-ferry_status ferry_layer_stats(const ferry_layer *layer, ferry_stats *stats) {
+ferry_status ferry_layer_stats(ferry_layer *layer, ferry_stats *stats) {
     if (layer == NULL || stats == NULL) return fy_fail(FERRY_E_INVALID, "ferry_layer_stats: an argument is NULL");
+    refresh(layer);
     *stats = layer->stats;
     stats->current_bytes = atomic_load(&layer->comm->memory.current);
     stats->peak_bytes = atomic_load(&layer->comm->memory.peak);

@@ -55,6 +55,8 @@ typedef struct fy_backend {
     /* Gives the context memory of plan.context_memory_bytes where it is `owned`; destroy takes that back. */
     ferry_status (*context_create)(ferry_context *context);
     void (*context_destroy)(ferry_context *context);
+    /* Optional: brings `report` and `stats` of finished calls up to date, without blocking. */
+    void (*refresh)(ferry_layer *layer);
     ferry_status (*forward)(ferry_layer *layer, const ferry_forward_args *args);
     ferry_status (*backward)(ferry_layer *layer, const ferry_backward_args *args);
 } fy_backend;

@@ -268,6 +268,7 @@ static const fy_backend table = {.name = "cuda",
                                  .layer_destroy = layer_destroy,
                                  .context_create = context_create,
                                  .context_destroy = context_destroy,
+                                 .refresh = fy_gpu_refresh,
                                  .forward = forward,
                                  .backward = backward};
 
