@@ -37,7 +37,9 @@ static void is_late(ferry_bootstrap *bootstrap, void *user) {
         CHECK_TEXT("found it and told rank 1");
     } else {
         CHECK(ferry_barrier(comm) == FERRY_E_TIMEOUT);
-        CHECK(seconds_since(start) >= 0.199 && seconds_since(start) < 10);
+        /* A rank that was late itself waits less when another has told it. */
+        int told = strstr(ferry_last_error(), "and told rank") != NULL;
+        CHECK((told || seconds_since(start) >= 0.199) && seconds_since(start) < 10);
     }
     /* Who found it first differs; what was found does not. */
     CHECK(ferry_comm_error(comm) == FERRY_E_TIMEOUT);
