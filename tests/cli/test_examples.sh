@@ -3,10 +3,11 @@
 . tests/cli/lib.sh
 
 strict="-std=c99 -pedantic-errors -Wall -Wextra -Werror"
+needs=$(sed -n 's/^Libs.private: //p' "$FERRY_BUILD/ferry.pc")
 for source in examples/*.c; do
     name=$(basename "$source" .c)
     # shellcheck disable=SC2086
-    expect 0 cc $strict $checkers -Iinclude -o "$work/$name" "$source" "$FERRY_BUILD/libferry.a" -lm -lpthread
+    expect 0 cc $strict $checkers -Iinclude -o "$work/$name" "$source" "$FERRY_BUILD/libferry.a" $needs
     # shellcheck disable=SC2086
     expect 0 cc $strict $checkers -Iinclude -o "$work/$name.shared" "$source" -L"$FERRY_BUILD" -lferry \
         -Wl,-rpath,"$(realpath "$FERRY_BUILD")" -lpthread
