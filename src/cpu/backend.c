@@ -168,9 +168,9 @@ static ferry_status cpu_forward(ferry_layer *layer, const ferry_forward_args *ar
     state->ring_forward = 0;
     layer->report.status = FERRY_OK;
     call.out_stride = args->out_stride ? args->out_stride : layer->shape.hidden;
-    if (args->context) args->context->phase = FY_CONTEXT_EMPTY;
     FY_TRY(enter(&call));
     FY_TRY(fy_role_schedule_forward(&call, args));
+    if (args->context) args->context->phase = FY_CONTEXT_EMPTY;
     fy_build_work(&call);
     fy_call_end(&call, -1, FERRY_PHASE_SCHEDULE, -1, "schedule");
     FY_TRY(run(&call, 1));

@@ -10,6 +10,7 @@
 
 #include "rules/place.h"
 
+#include <stdio.h>
 #include <string.h>
 
 fy_schedule fy_schedule_at(const fy_schedule_layout *l, unsigned char *m) {
@@ -61,8 +62,6 @@ static void publish_ids(fy_call *call, const ferry_forward_args *args, fy_publis
     }
     int32_t *counts = counts_of(call, call->shape->rank);
     for (int64_t e = 0; e < experts; e++) counts[e] = (int32_t)count[e];
-    memcpy(call->schedule.ids, ids, (size_t)(call->tokens * slots) * sizeof *ids);
-    for (int64_t i = 0; i < call->tokens * slots; i++) call->schedule.weights[i] = ids[i] < 0 ? 0 : args->weights[i];
 }
 
 static void copy_rows(uint16_t *to, const uint16_t *from, int64_t from_stride, int64_t rows, int64_t columns) {
@@ -71,6 +70,18 @@ static void copy_rows(uint16_t *to, const uint16_t *from, int64_t from_stride, i
         return;
     }
     for (int64_t r = 0; r < rows; r++) memcpy(to + r * columns, from + r * from_stride, (size_t)columns * sizeof *to);
+}
+
+/* What the sum and the backward need of this rank's own inputs. Only when the call is not refused: until then a
+ * context holds what an earlier forward left. */
+static void keep_inputs(fy_call *call, const ferry_forward_args *args) {
+    const fy_shape *s = call->shape;
+    const int32_t *ids = ids_of(call, s->rank);
+    memcpy(call->schedule.ids, ids, (size_t)(call->tokens * s->slots) * sizeof *ids);
+    for (int64_t i = 0; i < call->tokens * s->slots; i++) call->schedule.weights[i] = ids[i] < 0 ? 0 : args->weights[i];
+    if (call->context)
+        copy_rows((uint16_t *)(call->context->memory + call->state->layout.context.own_x), call->x, call->x_stride,
+                  call->tokens, s->hidden);
 }
 
 /* Makes a caller's rows reachable for peers: as they are when they lie in symmetric memory, else by a staged copy. */
@@ -110,6 +121,26 @@ static ferry_status meet(fy_call *call, fy_published *mine) {
                           .seen = mine->kind != p->kind ? p->kind : p->forward};
         strcpy(fault.what, mine->kind != p->kind ? "the same kind of call (0: forward, else parts of a backward)"
                                                  : "a backward of the same forward");
+        fy_raise(call->comm, &fault);
+        return fy_fault_status(call->comm);
+    }
+    return FERRY_OK;
+}
+
+/* A rank that has freed its part of a block of symmetric memory cannot reach the other ranks' parts either. */
+static ferry_status check_blocks(fy_call *call) {
+    for (int r = 0; r < call->shape->nranks; r++) {
+        const fy_published *p = published_of(call, r);
+        int64_t block = call->backward ? p->dout_block : p->x_block;
+        if (block < 0 || fy_symmetric_numbered(call->comm, block) != NULL) continue;
+        fy_fault fault = {.status = FERRY_E_STATE,
+                          .phase = FERRY_PHASE_SCHEDULE,
+                          .waiting_rank = call->shape->rank,
+                          .awaited_rank = r,
+                          .expected = -1,
+                          .seen = -1};
+        snprintf(fault.what, sizeof fault.what, "its %s lies in symmetric memory that rank %d has freed",
+                 call->backward ? "dout" : "x", call->shape->rank);
         fy_raise(call->comm, &fault);
         return fy_fault_status(call->comm);
     }
@@ -205,12 +236,11 @@ ferry_status fy_role_schedule_forward(fy_call *call, const ferry_forward_args *a
         call->x =
             stage(call, args->x, args->x_stride, l->symmetric.x, &call->x_stride, &mine->x_block, &mine->x_offset);
         mine->x_stride = call->x_stride;
-        if (call->context)
-            copy_rows((uint16_t *)(call->context->memory + l->context.own_x), call->x, call->x_stride, call->tokens,
-                      call->shape->hidden);
     }
     FY_TRY(meet(call, mine));
     FY_TRY(gather_reports(call));
+    FY_TRY(check_blocks(call));
+    keep_inputs(call, args);
     place_experts(call);
     place_rows(call);
     return FERRY_OK;
@@ -236,7 +266,8 @@ ferry_status fy_role_schedule_backward(fy_call *call, const ferry_backward_args 
     call->dout = stage(call, args->dout, args->dout_stride, l->symmetric.dout, &call->dout_stride, &mine->dout_block,
                        &mine->dout_offset);
     mine->dout_stride = call->dout_stride;
-    return meet(call, mine);
+    FY_TRY(meet(call, mine));
+    return check_blocks(call);
 }
 
 /* What arrives tells a rank that its rows were read; where nothing is pushed, ranks have to say so. */

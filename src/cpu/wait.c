@@ -59,7 +59,7 @@ ferry_status fy_call_wait(fy_call *call, int worker, _Atomic uint32_t *flag, uin
     if (seen >= target) return FERRY_OK;
     fy_call_poll poll;
     fy_call_poll_begin(&poll, call, phase, call->shape->rank, what);
-    tell(call, worker, phase, 1, 1, step, what);
+    if (tell(call, worker, phase, 1, 1, step, what) != 0) return FERRY_E_STATE; /* the worker leaves silently */
     ferry_status status = FERRY_OK;
     while (status == FERRY_OK && (seen = atomic_load_explicit(flag, memory_order_acquire)) < target)
         status = fy_call_poll_turn(&poll, call, target, seen);
