@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARTS = ["CMakeLists.txt", "Makefile", "cmake", "include", "src", "lm", "cli", "tests", "bench", "data", "examples",
          "docs", "tools", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "NOTICE"]
 SKIPPED = {"cuda"}  # folders that a CPU build does not need
-LIMIT_S = 180       # of one program; a mutant may hang
+LIMIT_S = 120       # of one program; a mutant may hang
 
 
 class Tree:
@@ -132,7 +132,8 @@ def try_mutant(tree, patch):
 
 
 def main():
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests look at how signals are handled; nohup would change that
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # a shell's background would have them ignored
+        signal.signal(number, signal.SIG_DFL)
     folder = pathlib.Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     patches = sorted((ROOT / "tests" / "mutants").glob("*.patch"))
