@@ -30,7 +30,7 @@ else()
     set_target_properties(${library} PROPERTIES LINKER_LANGUAGE C CUDA_ARCHITECTURES OFF)
   endforeach()
   # Programs of bench/gpu, built when asked for: tools/gpu_check.sh runs them.
-  foreach(program forward_lab:cu api_check:c)
+  foreach(program forward_lab:cu backward_lab:cu api_check:c backward_check:c)
     string(REPLACE ":" ";" program ${program})
     list(GET program 0 name)
     list(GET program 1 language)

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tools/gpu_check.sh BUILD [OUT]: everything about the forward on this machine's GPUs, in a few minutes: values
+# tools/gpu_check.sh BUILD [OUT]: everything about the layer on this machine's GPUs, in a few minutes: values
 # against FP64 and equal bits (forward_lab), the public interface with threads, processes and faults (api_check), the
 # sanitizer on small cases, and the benchmark beside NCCL + PyTorch where PyTorch is there. Results go to OUT (default:
 # BUILD/gpu).
-# Build first: cmake --build BUILD --target forward_lab api_check ferry_shared
+# Build first: cmake --build BUILD --target forward_lab backward_lab api_check backward_check ferry_shared
 set -u
 build=$1
 out=${2:-$build/gpu}
@@ -31,6 +31,8 @@ fi
 step values 120 "$build/forward_lab" check
 if [ "$gpus" -ge 2 ]; then step values-two-gpus 60 "$build/forward_lab" check2; fi
 step interface 120 "$build/api_check"
+step backward-values 120 "$build/backward_lab" check
+step backward-interface 120 "$build/backward_check"
 if command -v compute-sanitizer >/dev/null; then
     step memcheck 120 compute-sanitizer --error-exitcode 9 "$build/forward_lab" plain
     step synccheck 120 compute-sanitizer --tool synccheck --error-exitcode 9 "$build/forward_lab" plain

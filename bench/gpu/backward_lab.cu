@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The backward's engine alone, on routing that this file makes up, one rank: no forward runs, its context is filled here.
+ * The backward's engine alone, on routing that this file makes up, one rank: no forward runs, its context is filled
+ * here.
  *   backward_lab check           values against FP64, and the same bits over rings, contexts, parts and gradient types
  *   backward_lab time [name]     the benchmark shapes: the whole call, and each product alone
  */
@@ -38,10 +39,11 @@ struct Setting {
 };
 
 /* One value of a chain of double sums per warp. */
-static __global__ void ref_gate_up(uint16_t *g, uint16_t *u, const __nv_bfloat16 *x, const int *token, const int *expert, int64_t rows,
-                                   const __nv_bfloat16 *gate, const __nv_bfloat16 *up, int H, int I, float limit)
-{
-    for (int64_t v = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32; v < rows * I; v += (int64_t)gridDim.x * blockDim.x / 32) {
+static __global__ void ref_gate_up(uint16_t *g, uint16_t *u, const __nv_bfloat16 *x, const int *token,
+                                   const int *expert, int64_t rows, const __nv_bfloat16 *gate, const __nv_bfloat16 *up,
+                                   int H, int I, float limit) {
+    for (int64_t v = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) / 32; v < rows * I;
+         v += (int64_t)gridDim.x * blockDim.x / 32) {
         int64_t r = v / I, i = v % I, t = token[r], e = expert[r];
         if (t < 0) continue;
         double a = warp_dot(x + t * H, gate + (e * I + i) * H, H), b = warp_dot(x + t * H, up + (e * I + i) * H, H);
@@ -52,11 +54,12 @@ static __global__ void ref_gate_up(uint16_t *g, uint16_t *u, const __nv_bfloat16
     }
 }
 
-/* dh, then dg, du, w h (rounded to BF16 as the layer does) and dw. One block per row; the shared expert has weight 1. */
+/*
+ * dh, then dg, du, w h (rounded to BF16 as the layer does) and dw. One block per row; the shared expert has weight 1.
+ */
 static __global__ void ref_grad(double *dg, double *du, double *wh, double *dw, const uint16_t *g, const uint16_t *u,
-                                const __nv_bfloat16 *dout, const int *token, const int *expert, const float *weight, int64_t rows,
-                                const __nv_bfloat16 *down, int H, int I, float limit)
-{
+                                const __nv_bfloat16 *dout, const int *token, const int *expert, const float *weight,
+                                int64_t rows, const __nv_bfloat16 *down, int H, int I, float limit) {
     __shared__ double sums[256];
     for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
         int64_t t = token[r], e = expert[r];
@@ -65,9 +68,13 @@ static __global__ void ref_grad(double *dg, double *du, double *wh, double *dw, 
             for (int i = threadIdx.x; i < I; i += blockDim.x) {
                 double dh = 0, w = weight ? (double)weight[r] : 1.0;
                 for (int h = 0; h < H; h++)
-                    dh += (double)__bfloat162float(dout[t * H + h]) * (double)__bfloat162float(down[(e * H + h) * I + i]);
+                    dh +=
+                        (double)__bfloat162float(dout[t * H + h]) * (double)__bfloat162float(down[(e * H + h) * I + i]);
                 double gv = fy_bf16_to_f32(g[r * I + i]), uv = fy_bf16_to_f32(u[r * I + i]);
-                double gc = limit > 0 && gv > limit ? limit : gv, uc = limit > 0 ? (uv > limit ? limit : uv < -limit ? -limit : uv) : uv;
+                double gc = limit > 0 && gv > limit ? limit : gv, uc = limit > 0 ? (uv > limit    ? limit
+                                                                                    : uv < -limit ? -limit
+                                                                                                  : uv)
+                                                                                 : uv;
                 double s = 1 / (1 + exp(-gc)), silu = gc * s;
                 dg[r * I + i] = limit > 0 && gv > limit ? 0 : round_bf16(w * dh * uc * s * (1 + gc * (1 - s)));
                 du[r * I + i] = limit > 0 && (uv > limit || uv < -limit) ? 0 : round_bf16(w * dh * silu);
@@ -86,10 +93,10 @@ static __global__ void ref_grad(double *dg, double *du, double *wh, double *dw, 
 }
 
 /* dx of a row, added to its token. */
-static __global__ void ref_dx(double *dx, const double *dg, const double *du, const int *token, const int *expert, int64_t rows,
-                              const __nv_bfloat16 *gate, const __nv_bfloat16 *up, int H, int I)
-{
-    for (int64_t v = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; v < rows * H; v += (int64_t)gridDim.x * blockDim.x) {
+static __global__ void ref_dx(double *dx, const double *dg, const double *du, const int *token, const int *expert,
+                              int64_t rows, const __nv_bfloat16 *gate, const __nv_bfloat16 *up, int H, int I) {
+    for (int64_t v = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; v < rows * H;
+         v += (int64_t)gridDim.x * blockDim.x) {
         int64_t r = v / H, h = v % H, t = token[r], e = expert[r];
         if (t < 0) continue;
         double s = 0;
@@ -101,10 +108,11 @@ static __global__ void ref_dx(double *dx, const double *dg, const double *du, co
 }
 
 /* out[e][m][n] += sum over the rows of e of a[r][m] b[r][n]; a (dg, du) or dout by token. One thread per element. */
-static __global__ void ref_weight(double *out, int e, int64_t first, int64_t rows, const double *a, const __nv_bfloat16 *a_token,
-                                  const double *b, const __nv_bfloat16 *b_token, const int *token, int M, int N)
-{
-    for (int64_t v = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; v < (int64_t)M * N; v += (int64_t)gridDim.x * blockDim.x) {
+static __global__ void ref_weight(double *out, int e, int64_t first, int64_t rows, const double *a,
+                                  const __nv_bfloat16 *a_token, const double *b, const __nv_bfloat16 *b_token,
+                                  const int *token, int M, int N) {
+    for (int64_t v = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; v < (int64_t)M * N;
+         v += (int64_t)gridDim.x * blockDim.x) {
         int64_t m = v / N, n = v % N;
         double s = 0;
         for (int64_t r = first; r < first + rows; r++) {
@@ -138,8 +146,7 @@ struct Bench {
     uint16_t *g, *u, *sg, *su; /* of every padded row: what a context saves */
     Result first;
 
-    void route()
-    {
+    void route() {
         ids.assign((size_t)p.N * p.K, 0);
         weights.assign((size_t)p.N * p.K, 0);
         std::string kind = p.ids;
@@ -182,16 +189,15 @@ struct Bench {
         blocks = (int64_t)row_token.size() / 64;
     }
 
-    template <class T> static T *upload(const std::vector<T> &v)
-    {
+    template <class T>
+    static T *upload(const std::vector<T> &v) {
         T *d;
         CHECK(cudaMalloc(&d, v.size() * sizeof(T) + 256));
         CHECK(cudaMemcpy(d, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
         return d;
     }
 
-    void make(const Problem &given)
-    {
+    void make(const Problem &given) {
         p = given;
         route();
         int64_t EIH = (int64_t)p.E * p.I * p.H, SH = (int64_t)p.S * p.H;
@@ -223,11 +229,10 @@ struct Bench {
         CHECK(cudaMemset(su, 0xff, ps * p.S * 2));
     }
 
-    void drop()
-    {
+    void drop() {
         for (auto q : w) cudaFree(q);
-        for (void *q : {(void *)x, (void *)dout, (void *)d_token, (void *)d_expert, (void *)d_token_s, (void *)d_expert_s,
-                        (void *)d_weight, (void *)g, (void *)u, (void *)sg, (void *)su})
+        for (void *q : {(void *)x, (void *)dout, (void *)d_token, (void *)d_expert, (void *)d_token_s,
+                        (void *)d_expert_s, (void *)d_weight, (void *)g, (void *)u, (void *)sg, (void *)su})
             cudaFree(q);
     }
 
@@ -249,19 +254,19 @@ struct Bench {
         cudaEvent_t begin, end;
     };
 
-    void fill_context(Run &r)
-    {
+    void fill_context(Run &r) {
         const fy_shape &s = r.shape;
         int64_t RB = s.ring_rows / 64, macros = fy_divide_up(blocks, RB);
         std::vector<int> first_tile(1, 0), macro_tile;
-        for (int e = 0; e < p.E; e++) first_tile.push_back(first_tile[e] + (int)fy_tiles_between(first_block[e], first_block[e + 1], RB));
+        for (int e = 0; e < p.E; e++)
+            first_tile.push_back(first_tile[e] + (int)fy_tiles_between(first_block[e], first_block[e + 1], RB));
         for (int64_t m = 0; m < macros; m++) {
             int e = 0;
             while (first_block[e + 1] <= m * RB) e++;
             macro_tile.push_back(first_tile[e] + (int)fy_tiles_between(first_block[e], m * RB, RB));
         }
         macro_tile.push_back(first_tile[p.E]);
-        fy_gpu_kept kept = {7, p.N, (int)blocks, first_tile[p.E], (int)macros, (int)rows, {0, 0}};
+        fy_gpu_kept kept = {7, p.N, (int)blocks, first_tile[p.E], (int)macros, (int)rows, 0, 0};
         auto put = [&](void *to, const void *from, size_t n) { CHECK(cudaMemcpy(to, from, n, cudaMemcpyDefault)); };
         std::vector<int> expert(ids.begin(), ids.end());
         std::vector<float> w0 = weights;
@@ -292,8 +297,7 @@ struct Bench {
         }
     }
 
-    void open(Run &r, const Setting &c)
-    {
+    void open(Run &r, const Setting &c) {
         fy_shape &s = r.shape;
         s = {};
         s.hidden = p.H;
@@ -305,30 +309,28 @@ struct Bench {
         s.nranks = 1;
         s.max_rows = (int64_t)p.N * p.K;
         s.max_blocks = fy_most_blocks(s.max_rows, p.E);
-        s.ring_rows = c.ring ? std::min(fy_round_to_blocks(c.ring), std::max<int64_t>(s.max_blocks, 1) * 64) : std::max<int64_t>(s.max_blocks, 1) * 64;
+        s.ring_rows = c.ring ? std::min(fy_round_to_blocks(c.ring), std::max<int64_t>(s.max_blocks, 1) * 64)
+                             : std::max<int64_t>(s.max_blocks, 1) * 64;
         s.context_rows = c.context < 0 ? s.max_blocks * 64 : std::min(fy_round_to_blocks(c.context), s.max_blocks * 64);
         s.minibatch_rows = c.mini;
         s.limit = p.limit;
         fy_gpu_choose_rows(&s, sms_of_device);
-        fy_gpu_symmetric at;
-        fy_gpu_backward_symmetric more;
-        fy_gpu_lay_symmetric(&s, &at);
-        uint64_t bytes = fy_gpu_lay_backward_symmetric(&s, at.bytes, &more);
+        uint64_t bytes = fy_gpu_symmetric_bytes(&s);
         CHECK(cudaMalloc(&r.symmetric, bytes));
         CHECK(cudaMemset(r.symmetric, 0, bytes));
         fy_gpu_knobs knobs = c.knobs;
         if (knobs.sms == 0) knobs.sms = sms_of_device;
         std::vector<int32_t> expert_rank(p.E, 0);
         if (fy_gpu_engine_create(&r.engine, &s, &knobs, 0, expert_rank.data(), &r.symmetric, 5, 2) ||
-            fy_gpu_gradient_create(&r.gradient, &r.engine, at.bytes)) {
+            fy_gpu_gradient_create(&r.gradient, &r.engine)) {
             printf("create: %s\n", ferry_last_error());
             exit(2);
         }
         /* Rings full of NaN: nothing that was not written may show. */
         CHECK(cudaMemset(r.gradient.call.table.dout_ring, 0xff, s.ring_rows * p.H * 2));
         CHECK(cudaMemset(r.engine.call.table.x_ring, 0xff, s.ring_rows * p.H * 2));
-        for (uint16_t *q : {r.gradient.call.table.g_ring, r.gradient.call.table.u_ring, r.gradient.call.table.dg_ring, r.gradient.call.table.du_ring,
-                            r.engine.call.table.h_ring})
+        for (uint16_t *q : {r.gradient.call.table.g_ring, r.gradient.call.table.u_ring, r.gradient.call.table.dg_ring,
+                            r.gradient.call.table.du_ring, r.engine.call.table.h_ring})
             CHECK(cudaMemset(q, 0xff, s.ring_rows * p.I * 2));
         r.context_bytes = fy_gpu_lay_context(&s, nullptr, &r.at);
         CHECK(cudaMalloc(&r.context, r.context_bytes));
@@ -346,10 +348,10 @@ struct Bench {
         r.args.dx = r.dx;
         r.args.dweights = r.dw;
         r.args.stream = r.stream;
-        ferry_matrices *weight[6] = {&r.args.params.gate, &r.args.params.up, &r.args.params.down, &r.args.params.shared_gate,
-                                     &r.args.params.shared_up, &r.args.params.shared_down};
-        ferry_gradient *to[6] = {&r.args.grads.gate, &r.args.grads.up, &r.args.grads.down, &r.args.grads.shared_gate,
-                                 &r.args.grads.shared_up, &r.args.grads.shared_down};
+        ferry_matrices *weight[6] = {&r.args.params.gate,        &r.args.params.up,        &r.args.params.down,
+                                     &r.args.params.shared_gate, &r.args.params.shared_up, &r.args.params.shared_down};
+        ferry_gradient *to[6] = {&r.args.grads.gate,        &r.args.grads.up,        &r.args.grads.down,
+                                 &r.args.grads.shared_gate, &r.args.grads.shared_up, &r.args.grads.shared_down};
         for (int i = 0; i < 6; i++) {
             int inner = i < 3 ? p.I : p.S;
             int64_t row = i % 3 < 2 ? p.H : inner, each = (int64_t)inner * p.H;
@@ -367,8 +369,7 @@ struct Bench {
         }
     }
 
-    void close(Run &r)
-    {
+    void close(Run &r) {
         fy_gpu_gradient_destroy(&r.gradient);
         fy_gpu_engine_destroy(&r.engine);
         for (void *q : {(void *)r.symmetric, (void *)r.context, (void *)r.dx, (void *)r.dw}) cudaFree(q);
@@ -378,8 +379,7 @@ struct Bench {
         cudaEventDestroy(r.end);
     }
 
-    bool call(Run &r, const Setting &c, bool poison)
-    {
+    bool call(Run &r, const Setting &c, bool poison) {
         if (poison) {
             CHECK(cudaMemsetAsync(r.dx, 0xff, (int64_t)p.N * p.H * 2, r.stream));
             CHECK(cudaMemsetAsync(r.dw, 0xff, (int64_t)p.N * p.K * 4, r.stream));
@@ -403,8 +403,7 @@ struct Bench {
         return ok;
     }
 
-    Result fetch(Run &r)
-    {
+    Result fetch(Run &r) {
         Result out;
         auto get = [](std::vector<uint8_t> &v, const void *from, size_t n) {
             v.resize(n);
@@ -416,8 +415,7 @@ struct Bench {
         return out;
     }
 
-    static double relative(const std::vector<double> &ref, const std::vector<uint8_t> &got, bool f32)
-    {
+    static double relative(const std::vector<double> &ref, const std::vector<uint8_t> &got, bool f32) {
         double num = 0, den = 0;
         for (size_t i = 0; i < ref.size(); i++) {
             float v;
@@ -435,8 +433,7 @@ struct Bench {
     }
 
     /* Errors of dx, dw and the gradients against FP64 from the same rounded g, u, dg, du, w h. */
-    void errors(const Result &out, bool f32, double (&error)[8])
-    {
+    void errors(const Result &out, bool f32, double (&error)[8]) {
         int64_t padded = blocks * 64, N = p.N;
         auto room = [](int64_t n) {
             double *d;
@@ -444,7 +441,8 @@ struct Bench {
             CHECK(cudaMemset(d, 0, n * 8));
             return d;
         };
-        double *dg = room(padded * p.I), *du = room(padded * p.I), *wh = room(padded * p.I), *dw = room(padded), *dx = room(N * p.H);
+        double *dg = room(padded * p.I), *du = room(padded * p.I), *wh = room(padded * p.I), *dw = room(padded),
+               *dx = room(N * p.H);
         double *sdg = room(N * p.S), *sdu = room(N * p.S), *swh = room(N * p.S);
         uint16_t *rg, *ru, *rsg, *rsu;
         CHECK(cudaMalloc(&rg, padded * p.I * 2 + 256));
@@ -454,12 +452,14 @@ struct Bench {
         float limit = fy_swiglu_limit(p.limit);
         if (padded) {
             ref_gate_up<<<2048, 256>>>(rg, ru, x, d_token, d_expert, padded, w[0], w[1], p.H, p.I, limit);
-            ref_grad<<<2048, 256>>>(dg, du, wh, dw, rg, ru, dout, d_token, d_expert, d_weight, padded, w[2], p.H, p.I, p.limit);
+            ref_grad<<<2048, 256>>>(dg, du, wh, dw, rg, ru, dout, d_token, d_expert, d_weight, padded, w[2], p.H, p.I,
+                                    p.limit);
             ref_dx<<<2048, 256>>>(dx, dg, du, d_token, d_expert, padded, w[0], w[1], p.H, p.I);
         }
         if (p.S && N) {
             ref_gate_up<<<2048, 256>>>(rsg, rsu, x, d_token_s, d_expert_s, N, w[3], w[4], p.H, p.S, limit);
-            ref_grad<<<2048, 256>>>(sdg, sdu, swh, nullptr, rsg, rsu, dout, d_token_s, d_expert_s, nullptr, N, w[5], p.H, p.S, p.limit);
+            ref_grad<<<2048, 256>>>(sdg, sdu, swh, nullptr, rsg, rsu, dout, d_token_s, d_expert_s, nullptr, N, w[5],
+                                    p.H, p.S, p.limit);
             ref_dx<<<2048, 256>>>(dx, sdg, sdu, d_token_s, d_expert_s, N, w[3], w[4], p.H, p.S);
         }
         CHECK(cudaDeviceSynchronize());
@@ -476,25 +476,32 @@ struct Bench {
         for (int i = 0; i < 6; i++) {
             double *ref = room(count[i]);
             int inner = i < 3 ? p.I : p.S, M = i % 3 < 2 ? inner : p.H, C = i % 3 < 2 ? p.H : inner;
-            const double *a = i == 0 ? dg : i == 1 ? du : i == 3 ? sdg : i == 4 ? sdu : nullptr, *b = i == 2 ? wh : i == 5 ? swh : nullptr;
+            const double *a = i == 0   ? dg
+                              : i == 1 ? du
+                              : i == 3 ? sdg
+                              : i == 4 ? sdu
+                                       : nullptr,
+                         *b = i == 2   ? wh
+                              : i == 5 ? swh
+                                       : nullptr;
             for (int e = 0; e < (i < 3 ? p.E : 1); e++) {
                 int64_t first_row = i < 3 ? first_block[e] * 64 : 0, n = i < 3 ? expert_rows[e] : N;
-                if (n && M) ref_weight<<<2048, 256>>>(ref, e, first_row, n, a, dout, b, x, i < 3 ? d_token : d_token_s, M, C);
+                if (n && M)
+                    ref_weight<<<2048, 256>>>(ref, e, first_row, n, a, dout, b, x, i < 3 ? d_token : d_token_s, M, C);
             }
             CHECK(cudaDeviceSynchronize());
             error[2 + i] = relative(host(ref, count[i]), out.grad[i], f32);
             cudaFree(ref);
         }
-        for (void *q : {(void *)dg, (void *)du, (void *)wh, (void *)dw, (void *)dx, (void *)sdg, (void *)sdu, (void *)swh, (void *)rg, (void *)ru,
-                        (void *)rsg, (void *)rsu})
+        for (void *q : {(void *)dg, (void *)du, (void *)wh, (void *)dw, (void *)dx, (void *)sdg, (void *)sdu,
+                        (void *)swh, (void *)rg, (void *)ru, (void *)rsg, (void *)rsu})
             cudaFree(q);
     }
 };
 
 static const fy_gpu_knobs usual = {0, 2, 0, 1};
 
-static bool same(const char *name, const std::vector<uint8_t> &a, const std::vector<uint8_t> &b)
-{
+static bool same(const char *name, const std::vector<uint8_t> &a, const std::vector<uint8_t> &b) {
     if (a == b) return true;
     for (size_t i = 0; i < a.size(); i++)
         if (a[i] != b[i]) {
@@ -505,8 +512,7 @@ static bool same(const char *name, const std::vector<uint8_t> &a, const std::vec
 }
 
 /* F32 results rounded, or kept: what a setting's gradients should be, from the first run's F32 ones. */
-static std::vector<uint8_t> expected_gradient(const std::vector<uint8_t> &f32, bool want_f32)
-{
+static std::vector<uint8_t> expected_gradient(const std::vector<uint8_t> &f32, bool want_f32) {
     if (want_f32) return f32;
     std::vector<uint8_t> v(f32.size() / 2);
     for (size_t i = 0; i < v.size() / 2; i++) {
@@ -518,21 +524,25 @@ static std::vector<uint8_t> expected_gradient(const std::vector<uint8_t> &f32, b
     return v;
 }
 
-static int run_check(const std::vector<Problem> &problems)
-{
+static int run_check(const std::vector<Problem> &problems) {
     int failures = 0, runs = 0;
     static const char *const names[8] = {"dx", "dw", "gate", "up", "down", "shared gate", "shared up", "shared down"};
     for (const Problem &p : problems) {
         Bench b;
         b.make(p);
         /* First nothing is saved and the ring takes everything: its g and u are what later settings save. */
-        std::vector<Setting> settings = {
-            {0, 0, 0, usual, true, false, false, 3},      {0, 0, -1, usual, true, false, false, 3},
-            {0, 128, -1, usual, false, false, false, 3},  {0, 0, -1, usual, true, true, false, 3},
-            {0, 0, -1, usual, false, true, true, 3},      {0, 0, -1, usual, true, false, true, 12},
-            {128, 128, -1, usual, true, false, false, 3}, {192, 128, 0, usual, true, false, false, 3},
-            {64, 128, 320, usual, false, false, false, 3}, {256, 128, 192, {40, 1, 0, 0}, true, false, false, 12},
-            {192, 128, 64, {1, 1, 0, 1}, true, false, false, 3}, {512, 256, 320, {132, 3, 4, 1}, true, true, false, 3}};
+        std::vector<Setting> settings = {{0, 0, 0, usual, true, false, false, 3},
+                                         {0, 0, -1, usual, true, false, false, 3},
+                                         {0, 128, -1, usual, false, false, false, 3},
+                                         {0, 0, -1, usual, true, true, false, 3},
+                                         {0, 0, -1, usual, false, true, true, 3},
+                                         {0, 0, -1, usual, true, false, true, 12},
+                                         {128, 128, -1, usual, true, false, false, 3},
+                                         {192, 128, 0, usual, true, false, false, 3},
+                                         {64, 128, 320, usual, false, false, false, 3},
+                                         {256, 128, 192, {40, 1, 0, 0}, true, false, false, 12},
+                                         {192, 128, 64, {1, 1, 0, 1}, true, false, false, 3},
+                                         {512, 256, 320, {132, 3, 4, 1}, true, true, false, 3}};
         for (size_t i = 0; i < settings.size(); i++) {
             const Setting &c = settings[i];
             Bench::Run r;
@@ -546,7 +556,8 @@ static int run_check(const std::vector<Problem> &problems)
                     double e[8];
                     b.first = out;
                     b.errors(out, true, e);
-                    printf("%-14s N%d H%d I%d S%d E%d K%d rows %lld:", p.name, p.N, p.H, p.I, p.S, p.E, p.K, (long long)b.rows);
+                    printf("%-14s N%d H%d I%d S%d E%d K%d rows %lld:", p.name, p.N, p.H, p.I, p.S, p.E, p.K,
+                           (long long)b.rows);
                     for (int q = 0; q < (p.S ? 8 : 5); q++) {
                         printf(" %s %.1e", names[q], e[q]);
                         if (!(e[q] <= 4e-3)) good = false;
@@ -555,19 +566,22 @@ static int run_check(const std::vector<Problem> &problems)
                     CHECK(cudaMemcpy(b.g, r.gradient.call.table.g_ring, b.blocks * 64 * p.I * 2, cudaMemcpyDefault));
                     CHECK(cudaMemcpy(b.u, r.gradient.call.table.u_ring, b.blocks * 64 * p.I * 2, cudaMemcpyDefault));
                     if (p.S) {
-                        CHECK(cudaMemcpy(b.sg, r.gradient.call.table.shared_g, fy_round_to_blocks(p.N) * p.S * 2, cudaMemcpyDefault));
-                        CHECK(cudaMemcpy(b.su, r.gradient.call.table.shared_u, fy_round_to_blocks(p.N) * p.S * 2, cudaMemcpyDefault));
+                        CHECK(cudaMemcpy(b.sg, r.gradient.call.table.shared_g, fy_round_to_blocks(p.N) * p.S * 2,
+                                         cudaMemcpyDefault));
+                        CHECK(cudaMemcpy(b.su, r.gradient.call.table.shared_u, fy_round_to_blocks(p.N) * p.S * 2,
+                                         cudaMemcpyDefault));
                     }
                     if (!good) break;
                     continue;
                 }
                 good = same("dx", b.first.dx, out.dx) && same("dw", b.first.dw, out.dw);
-                for (int q = 0; q < 6; q++) good &= same(names[2 + q], expected_gradient(b.first.grad[q], c.f32), out.grad[q]);
+                for (int q = 0; q < 6; q++)
+                    good &= same(names[2 + q], expected_gradient(b.first.grad[q], c.f32), out.grad[q]);
             }
             if (!good)
-                printf("  FAIL setting %zu: ring %lld mini %lld context %lld sms %d f32 %d add %d table %d parts %d\n", i,
-                       (long long)r.shape.ring_rows, (long long)r.shape.minibatch_rows, (long long)r.shape.context_rows, c.knobs.sms, c.f32,
-                       c.add, c.table, c.parts);
+                printf("  FAIL setting %zu: ring %lld mini %lld context %lld sms %d f32 %d add %d table %d parts %d\n",
+                       i, (long long)r.shape.ring_rows, (long long)r.shape.minibatch_rows,
+                       (long long)r.shape.context_rows, c.knobs.sms, c.f32, c.add, c.table, c.parts);
             failures += !good;
             fflush(stdout);
             bool fault = r.engine.page->fault;
@@ -582,15 +596,14 @@ static int run_check(const std::vector<Problem> &problems)
 
 /* ---- Timing ---- */
 
-static float median(std::vector<float> v)
-{
+static float median(std::vector<float> v) {
     std::sort(v.begin(), v.end());
     return v[v.size() / 2];
 }
 
 /* One kind of product alone: its tickets, with every counter as the call before has left it. */
-static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gpu_unit> &all, int kind, int which, int repeats)
-{
+static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gpu_unit> &all, int kind, int which,
+                        int repeats) {
     fy_gpu_call call;
     fy_gpu_backward back;
     ferry_backward_args args = r.args;
@@ -608,7 +621,8 @@ static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gp
     for (size_t i = 0; i + 1 < all.size(); i++) {
         if (all[i].kind != kind) continue;
         fy_gpu_unit u = all[i];
-        int64_t each = kind == FY_WEIGHT ? (which == 2 ? tiles(H, I) : 2 * tiles(I, H)) : (all[i + 1].ticket - all[i].ticket) / all[i].tiles;
+        int64_t each = kind == FY_WEIGHT ? (which == 2 ? tiles(H, I) : 2 * tiles(I, H))
+                                         : (all[i + 1].ticket - all[i].ticket) / all[i].tiles;
         u.ticket = (int)tickets;
         tickets += each * u.tiles;
         some.push_back(u);
@@ -635,8 +649,7 @@ static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gp
     return median(ms);
 }
 
-static void run_time(const char *only, int repeats)
-{
+static void run_time(const char *only, int repeats) {
     std::vector<Problem> shapes = {{"kimi-slice", 2048, 7168, 2048, 0, 6, 6, 0, "random"},
                                    {"glm5-slice", 2048, 6144, 2048, 0, 4, 4, 0, "random"},
                                    {"qwen397-slice", 2048, 4096, 1024, 0, 8, 8, 0, "random"},
@@ -666,14 +679,17 @@ static void run_time(const char *only, int repeats)
             fy_gpu_backward_state state;
             CHECK(cudaMemcpy(&state, r.gradient.call.table.state, sizeof state, cudaMemcpyDefault));
             std::vector<fy_gpu_unit> units(state.units + 1);
-            CHECK(cudaMemcpy(units.data(), r.gradient.call.table.unit, units.size() * sizeof units[0], cudaMemcpyDefault));
+            CHECK(cudaMemcpy(units.data(), r.gradient.call.table.unit, units.size() * sizeof units[0],
+                             cudaMemcpyDefault));
             float all = median(ms), grad = 0, dx = 0;
             if (!f32) {
                 grad = time_alone(r, c, units, FY_GRAD, -1, repeats);
                 dx = time_alone(r, c, units, FY_DX, -1, repeats);
             }
-            float up = time_alone(r, c, units, FY_WEIGHT, 0, repeats), down = time_alone(r, c, units, FY_WEIGHT, 2, repeats);
-            printf("%-14s %s rows %lld: all %.3f ms %.0f TFLOP/s;", p.name, f32 ? "F32 " : "BF16", (long long)b.rows, all, 6 * unit / all / 1e9);
+            float up = time_alone(r, c, units, FY_WEIGHT, 0, repeats),
+                  down = time_alone(r, c, units, FY_WEIGHT, 2, repeats);
+            printf("%-14s %s rows %lld: all %.3f ms %.0f TFLOP/s;", p.name, f32 ? "F32 " : "BF16", (long long)b.rows,
+                   all, 6 * unit / all / 1e9);
             if (!f32) printf(" grad %.3f %.0f; dx %.3f %.0f;", grad, unit / grad / 1e9, dx, 2 * unit / dx / 1e9);
             printf(" dWg+dWu %.3f %.0f; dWd %.3f %.0f\n", up, 2 * unit / up / 1e9, down, unit / down / 1e9);
             fflush(stdout);
@@ -683,8 +699,7 @@ static void run_time(const char *only, int repeats)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     setvbuf(stdout, nullptr, _IOLBF, 0);
     CHECK(cudaDeviceGetAttribute(&sms_of_device, cudaDevAttrMultiProcessorCount, 0));
     std::string what = argc > 1 ? argv[1] : "check";

@@ -132,25 +132,26 @@ static ferry_status layer_create(ferry_layer *layer) {
     ferry_comm *comm = layer->comm;
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     fy_gpu_layer *l = NULL;
-    fy_gpu_symmetric at;
     on_device scope = {0, 0};
-    fy_gpu_lay_symmetric(&layer->shape, &at);
     ferry_status status = enter(g->device, &scope);
     if (status == FERRY_OK) status = fy_alloc(&comm->memory, sizeof *l, "the CUDA state of a layer", (void **)&l);
     status = fy_agree(comm, status, "ferry_layer_create");
     if (status == FERRY_OK)
-        status = fy_gpu_memory_create(comm, g->device, at.bytes, "ferry_layer_create: symmetric memory", &l->memory);
+        status = fy_gpu_memory_create(comm, g->device, fy_gpu_symmetric_bytes(&layer->shape),
+                                      "ferry_layer_create: symmetric memory", &l->memory);
     if (status == FERRY_OK) {
         status = fy_gpu_engine_create(&l->engine, &layer->shape, &g->knobs, g->device, layer->expert_rank,
                                       l->memory.part, comm->config.enter_timeout_s, comm->config.progress_timeout_s);
+        if (status == FERRY_OK) status = fy_gpu_gradient_create(&l->gradient, &l->engine);
         status = fy_agree(comm, status, "ferry_layer_create: device memory and kernels");
         if (status != FERRY_OK) {
+            fy_gpu_gradient_destroy(&l->gradient);
             fy_gpu_engine_destroy(&l->engine);
             fy_gpu_memory_destroy(comm, &l->memory);
         }
     }
     if (status == FERRY_OK) {
-        fy_memory_count(&comm->memory, l->engine.table_bytes + l->engine.ring_bytes);
+        fy_memory_count(&comm->memory, l->engine.table_bytes + l->engine.ring_bytes + l->gradient.bytes);
         l->layer = layer;
         layer->state = l;
         pthread_mutex_lock(&g->lock);
@@ -189,19 +190,40 @@ static void layer_destroy(ferry_layer *layer) {
     while (*link != l) link = &(*link)->next;
     *link = l->next;
     pthread_mutex_unlock(&g->lock);
-    fy_memory_count(&comm->memory, -(l->engine.table_bytes + l->engine.ring_bytes));
+    fy_memory_count(&comm->memory, -(l->engine.table_bytes + l->engine.ring_bytes + l->gradient.bytes));
+    fy_gpu_gradient_destroy(&l->gradient);
     fy_gpu_engine_destroy(&l->engine);
     fy_gpu_memory_destroy(comm, &l->memory);
     fy_free(&comm->memory, l, sizeof *l);
     leave(&scope);
 }
 
+/* Everything of a context is in its memory, on the device. */
 static ferry_status context_create(ferry_context *context) {
-    (void)context;
-    return fy_fail(FERRY_E_UNSUPPORTED, "ferry_context_create: the CUDA backend has no backward yet");
+    ferry_layer *layer = context->layer;
+    size_t bytes = (size_t)layer->plan.context_memory_bytes;
+    on_device scope;
+    if (!context->owned) return FERRY_OK;
+    FY_TRY(enter(fy_gpu_comm_of(layer->comm)->device, &scope));
+    cudaError_t error = cudaMalloc((void **)&context->memory, bytes);
+    leave(&scope);
+    if (error != cudaSuccess)
+        return fy_fail(FERRY_E_MEMORY, "a context's memory: the device did not give %zu bytes (%s)", bytes,
+                       cudaGetErrorString(error));
+    fy_memory_count(&layer->comm->memory, (int64_t)bytes);
+    return FERRY_OK;
 }
 
-static void context_destroy(ferry_context *context) { (void)context; }
+static void context_destroy(ferry_context *context) {
+    ferry_layer *layer = context->layer;
+    on_device scope = {0, 0};
+    if (!context->owned) return;
+    enter(fy_gpu_comm_of(layer->comm)->device, &scope);
+    settle(fy_gpu_comm_of(layer->comm), layer->state);
+    cudaFree(context->memory);
+    leave(&scope);
+    fy_memory_count(&layer->comm->memory, -layer->plan.context_memory_bytes);
+}
 
 /* Calls of one communicator run one after the other, on whatever streams. A capture orders its own. */
 static ferry_status chain_before(fy_gpu_comm *g, cudaStream_t stream, int *capturing) {
@@ -246,18 +268,37 @@ static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args) 
     FY_TRY(fy_fault_status(layer->comm));
     FY_TRY(enter(g->device, &scope));
     ferry_status status = chain_before(g, (cudaStream_t)args->stream, &capturing);
-    if (status == FERRY_OK) status = fy_gpu_engine_forward(&l->engine, args);
+    if (args->context) args->context->phase = FY_CONTEXT_EMPTY;
+    if (status == FERRY_OK)
+        status = args->context ? fy_gpu_gradient_forward(&l->gradient, args->context->memory, args)
+                               : fy_gpu_engine_forward(&l->engine, args);
     if (status == FERRY_OK) status = chain_after(g, (cudaStream_t)args->stream, capturing);
     leave(&scope);
     if (status != FERRY_OK) return status;
     layer->forwards++;
+    if (args->context) {
+        args->context->phase = FY_CONTEXT_FILLED;
+        args->context->forward = layer->forwards;
+        args->context->parts_done = 0;
+    }
     return pending_report(layer);
 }
 
 static ferry_status backward(ferry_layer *layer, const ferry_backward_args *args) {
-    (void)layer;
-    (void)args;
-    return fy_fail(FERRY_E_UNSUPPORTED, "ferry_backward: the CUDA backend has no backward yet");
+    fy_gpu_comm *g = fy_gpu_comm_of(layer->comm);
+    fy_gpu_layer *l = layer->state;
+    on_device scope;
+    int capturing = 0;
+    fy_gpu_refresh(layer);
+    FY_TRY(fy_fault_status(layer->comm));
+    FY_TRY(enter(g->device, &scope));
+    ferry_status status = chain_before(g, (cudaStream_t)args->stream, &capturing);
+    if (status == FERRY_OK) status = fy_gpu_gradient_backward(&l->gradient, args->context->memory, args);
+    if (status == FERRY_OK) status = chain_after(g, (cudaStream_t)args->stream, capturing);
+    leave(&scope);
+    if (status != FERRY_OK) return status;
+    args->context->parts_done |= args->parts;
+    return pending_report(layer);
 }
 
 static const fy_backend table = {.name = "cuda",

@@ -4,7 +4,7 @@
 #define FERRY_CUDA_BACKEND_H
 
 #include "core/layer.h"
-#include "cuda/engine.h"
+#include "cuda/launch_backward.h"
 #include "cuda/memory.h"
 
 #include <cuda_runtime.h>
@@ -34,6 +34,7 @@ typedef struct fy_gpu_comm {
 struct fy_gpu_layer {
     ferry_layer *layer;
     fy_gpu_engine engine;
+    fy_gpu_gradient gradient;
     fy_gpu_memory memory;
     uint32_t reported; /* number of the call whose report has been taken over */
     int told;          /* the device knows that the communicator is over */

@@ -28,7 +28,7 @@ typedef struct fy_gpu_segment {
     int32_t expert; /* local; -1: the shared expert */
     int32_t block, blocks;
     int32_t resumes, closes; /* begins from open sums; does not leave any */
-    int32_t turn; /* segments that use the open sums before this one does */
+    int32_t turn;            /* segments that use the open sums before this one does */
     int32_t spare[2];
 } fy_gpu_segment;
 
@@ -38,20 +38,23 @@ typedef struct fy_gpu_backward_symmetric {
     uint64_t weights;  /* F32 [max_tokens * slots] */
     uint64_t dweights; /* F32 [max_tokens * slots] */
     uint64_t arrived;  /* u32 [max_tokens]: dx rows that have come in */
+    uint64_t finished; /* u32 [ranks]: the last call without dx rows in which that rank has pulled all that it wanted */
 } fy_gpu_backward_symmetric;
 
 /* Numbers that live on the device between launches and calls. */
 typedef struct fy_gpu_backward_state {
     uint32_t ring_call; /* the forward whose macrobatch 0 (x, g, u) the ring holds; 0: none */
+    uint32_t x_call;    /* the forward whose x is staged for peers; 0: none. Any forward clears both */
     int32_t ringed;     /* in this call: that is the forward of the context */
     uint32_t staged;    /* blocks of the staging launch that are done */
     int32_t tickets, units, steps;
     int32_t head_tiles, head_end; /* the walk's first step, whose rows all warps pull; its end in padded rows */
-    int32_t spare[24];            /* counters that many blocks take from are lines apart */
+    int32_t spare[23];            /* counters that many blocks take from are lines apart */
     uint32_t take_ticket, line0[31];
     uint32_t take_pull, line1[31];
     uint32_t take_sum, line2[31];
     uint32_t take_head, line3[31];
+    uint32_t finished, pulls, remote_pulls, line4[29]; /* blocks of the compute launch that are done; rows pulled */
 } fy_gpu_backward_state;
 
 typedef struct fy_gpu_backward_tables {
@@ -70,10 +73,10 @@ typedef struct fy_gpu_backward_tables {
     CUtensorMap *to_map;     /* [3][local experts], gradients given as tables */
     uint16_t *dout_ring;     /* [ring_rows][hidden] */
     uint16_t *g_ring, *u_ring, *dg_ring, *du_ring; /* [ring_rows][intermediate]; w h' is in the forward's h ring */
-    float *weight_ring;      /* [ring_rows] */
-    float *parts_ring;       /* [ring_rows][column tiles of intermediate]: dweights before their sum */
+    float *weight_ring;                            /* [ring_rows] */
+    float *parts_ring; /* [ring_rows][column tiles of intermediate]: dweights before their sum */
     uint16_t *shared_g, *shared_u, *shared_dg, *shared_du; /* [max_tokens rounded to blocks][shared] */
-    uint16_t *shared_wh;     /* likewise; dx rows of the shared expert are in the forward's shared_y */
+    uint16_t *shared_wh; /* likewise; dx rows of the shared expert are in the forward's shared_y */
 } fy_gpu_backward_tables;
 
 /* Boxes of 64 x 64 BF16, unless F32 gradients: 32 x 64. */
@@ -96,8 +99,8 @@ typedef struct fy_gpu_backward {
     fy_gpu_context context;
     fy_gpu_backward_symmetric at;
     fy_gpu_backward_tables table;
-    fy_gpu_to to[2][3];         /* routed, shared expert */
-    int32_t weight_tickets[2];  /* tiles of all its gradients, of one expert */
+    fy_gpu_to to[2][3];        /* routed, shared expert */
+    int32_t weight_tickets[2]; /* tiles of all its gradients, of one expert */
     int32_t parts;
     int32_t context_blocks, remake_shared, tables_of_weights;
     int32_t staged; /* 0: nobody but this rank's pulls reads dout, and they read the caller's */

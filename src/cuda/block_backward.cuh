@@ -27,11 +27,11 @@ typedef struct fy_task {
     int32_t matrix;   /* coordinate in the maps of weights and gradients */
     int32_t segment;
     /* weight gradients: */
-    int32_t which;  /* FY_TASK_GATE .. */
-    int32_t m;      /* number of the row tile */
-    int32_t block;  /* first block of the segment */
-    int32_t resumes; /* goes on from open sums */
-    int32_t closes;  /* leaves none */
+    int32_t which;      /* FY_TASK_GATE .. */
+    int32_t m;          /* number of the row tile */
+    int32_t block;      /* first block of the segment */
+    int32_t resumes;    /* goes on from open sums */
+    int32_t closes;     /* leaves none */
     int32_t open, turn; /* number of the tile in the table of open sums; uses of it that come first */
     int32_t shared;
 } fy_task;
@@ -43,60 +43,40 @@ typedef struct fy_backward_signal {
 
 typedef struct fy_backward_block {
     uint64_t full[FY_STAGES], empty[FY_STAGES];
-    uint64_t old[2]; /* of a warpgroup: a piece of what a gradient adds to has come in */
+    uint64_t old[2];              /* of a warpgroup: a piece of what a gradient adds to has come in */
     uint64_t chosen[2], begun[2]; /* the next tasks: described and their inputs there; loading has begun */
-    int32_t first[FY_STAGES]; /* of a stage that begins a tile: its place in task[] */
+    int32_t first[FY_STAGES];     /* of a stage that begins a tile: its place in task[] */
     fy_task task[FY_WORKS];
     fy_backward_signal held[8]; /* of each consumer warp; registers are short there */
 } fy_backward_block;
 
-static_assert(sizeof(fy_backward_block) <= sizeof(fy_block) || FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES +
-                      (int)sizeof(fy_backward_block) <= 232448,
+static_assert(sizeof(fy_backward_block) <= sizeof(fy_block) ||
+                  FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES + (int)sizeof(fy_backward_block) <= 232448,
               "a block has 227 KB of shared memory");
 
 enum { FY_BACKWARD_SHARED_BYTES = FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES + (int)sizeof(fy_backward_block) };
 
-FY_DEVICE fy_backward_block *fy_backward_block_of(uint8_t *shared)
-{
+FY_DEVICE fy_backward_block *fy_backward_block_of(uint8_t *shared) {
     return (fy_backward_block *)(shared + FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES);
 }
 
 /* fy_divide_up in 32 bits: wide arithmetic costs the producer warps registers that they do not have. */
-FY_DEVICE int fy_parts(int value, uint32_t by)
-{
-    return (int)(((uint32_t)value + by - 1) / by);
-}
+FY_DEVICE int fy_parts(int value, uint32_t by) { return (int)(((uint32_t)value + by - 1) / by); }
 
 /* The product of two numbers that are not negative, wide. */
-FY_DEVICE uint64_t fy_wide(int a, int b)
-{
-    return (uint64_t)(uint32_t)a * (uint32_t)b;
-}
+FY_DEVICE uint64_t fy_wide(int a, int b) { return (uint64_t)(uint32_t)a * (uint32_t)b; }
 
-FY_DEVICE bool fy_task_is_shared(int kind)
-{
-    return kind <= FY_SHARED_DX;
-}
+FY_DEVICE bool fy_task_is_shared(int kind) { return kind <= FY_SHARED_DX; }
 
 /* Of the kinds of an expert's own tiles, whoever's expert it is. */
-FY_DEVICE int fy_task_plain(int kind)
-{
-    return fy_task_is_shared(kind) ? kind + (FY_REMAKE - FY_SHARED_REMAKE) : kind;
-}
+FY_DEVICE int fy_task_plain(int kind) { return fy_task_is_shared(kind) ? kind + (FY_REMAKE - FY_SHARED_REMAKE) : kind; }
 
-FY_DEVICE int fy_inner_of(const fy_gpu_call &c, bool shared)
-{
-    return shared ? c.shared : c.intermediate;
-}
+FY_DEVICE int fy_inner_of(const fy_gpu_call &c, bool shared) { return shared ? c.shared : c.intermediate; }
 
 /* Whether x, g, u of a padded row are in the context, and whether they have to be fetched and computed again. */
-FY_DEVICE bool fy_is_saved(const fy_gpu_backward &b, int block)
-{
-    return block < b.context_blocks;
-}
+FY_DEVICE bool fy_is_saved(const fy_gpu_backward &b, int block) { return block < b.context_blocks; }
 
-FY_DEVICE bool fy_is_missing(const fy_gpu_call &c, const fy_gpu_backward &b, int block, bool ringed)
-{
+FY_DEVICE bool fy_is_missing(const fy_gpu_call &c, const fy_gpu_backward &b, int block, bool ringed) {
     return !fy_is_saved(b, block) && !(ringed && block < c.ring_blocks);
 }
 

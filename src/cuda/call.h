@@ -90,7 +90,21 @@ typedef struct fy_gpu_state {
 } fy_gpu_state;
 
 /* A place where the device can wait; the host has the words (fault.c). */
-enum fy_gpu_site { FY_AT_ENTER = 1, FY_AT_PULL_SPACE, FY_AT_PULLED, FY_AT_MADE_SPACE, FY_AT_MADE, FY_AT_ARRIVED };
+enum fy_gpu_site {
+    FY_AT_ENTER = 1,
+    FY_AT_PULL_SPACE,
+    FY_AT_PULLED,
+    FY_AT_MADE_SPACE,
+    FY_AT_MADE,
+    FY_AT_ARRIVED,
+    FY_AT_KIND, /* no wait: a peer is in another kind of call */
+    FY_AT_BACKWARD_SPACE,
+    FY_AT_REMADE,
+    FY_AT_GRADED,
+    FY_AT_TURN,
+    FY_AT_ENDED,
+    FY_SITES
+};
 
 /* Pinned host memory that the device writes and the host reads. */
 typedef struct fy_gpu_page {
@@ -103,6 +117,9 @@ typedef struct fy_gpu_page {
     int64_t report_count, report_slot, report_id;
     /* counters of the last call */
     int64_t rows, remote_rows, tokens, macrobatches, steps, blocks, table_bytes, sum_rows, pulls, remote_pulls;
+    int64_t backward; /* its parts; 0: a forward */
+    int64_t recomputed_rows;
+    int64_t routed_products, shared_products; /* rows of products with hidden x intermediate, hidden x shared */
 } fy_gpu_page;
 
 /* Offsets within a rank's symmetric memory. Tables are double: a rank may be one call ahead of a peer. */
@@ -150,6 +167,14 @@ typedef struct fy_gpu_maps {
     CUtensorMap gate, up, down;
 } fy_gpu_maps;
 
+/*
+ * Where a forward with a context leaves what its backward needs: x of saved rows (64 rows a box); g and u, in the
+ * ring and in the context.
+ */
+typedef struct fy_gpu_keep_maps {
+    CUtensorMap x, g[2], u[2];
+} fy_gpu_keep_maps;
+
 /* Passed by value to every kernel of a call. */
 typedef struct fy_gpu_call {
     fy_gpu_maps routed, shared_expert;
@@ -171,6 +196,11 @@ typedef struct fy_gpu_call {
     int64_t x_stride, out_stride;
     int32_t ids_are_64;
     int32_t staged; /* 0: nobody but this rank's pulls reads the tokens, and they read the caller's */
+    fy_gpu_keep_maps keep, keep_shared;
+    int32_t context_blocks; /* so many first blocks keep x, g, u in the context, others g and u in the ring */
+    uint16_t *saved_x;      /* NULL: there is no context */
+    uint32_t
+        *ring_call; /* [2] forwards whose first macrobatch the ring holds, whose x is staged; any forward clears both */
 } fy_gpu_call;
 
 #endif

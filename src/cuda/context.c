@@ -5,8 +5,7 @@
 #include "cuda/lay.h"
 #include "rules/ring.h"
 
-int64_t fy_gpu_lay_context(const struct fy_shape *s, uint8_t *base, fy_gpu_context *t)
-{
+int64_t fy_gpu_lay_context(const struct fy_shape *s, uint8_t *base, fy_gpu_context *t) {
     uint64_t cursor = 0;
     int64_t slots = s->max_tokens * s->slots, local = s->local_experts, tokens = fy_round_to_blocks(s->max_tokens);
     int64_t macrobatches = fy_divide_up(s->max_blocks * FY_BLOCK_ROWS, s->ring_rows);

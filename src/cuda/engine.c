@@ -181,7 +181,7 @@ static ferry_status find_tokens(const fy_gpu_engine *e, const int32_t *tokens, f
     return FERRY_OK;
 }
 
-ferry_status fy_gpu_engine_forward(fy_gpu_engine *e, const ferry_forward_args *args) {
+ferry_status fy_gpu_engine_describe(fy_gpu_engine *e, const ferry_forward_args *args, fy_gpu_call *call) {
     fy_gpu_call c = e->call;
     cudaStream_t stream = (cudaStream_t)args->stream;
     c.x = args->x;
@@ -198,6 +198,14 @@ ferry_status fy_gpu_engine_forward(fy_gpu_engine *e, const ferry_forward_args *a
     c.weights = args->weights;
     FY_TRY(map_all_weights(e, &args->params, &c, stream));
     FY_TRY(find_tokens(e, args->num_tokens, &c, stream));
+    *call = c;
+    return FERRY_OK;
+}
+
+ferry_status fy_gpu_engine_forward(fy_gpu_engine *e, const ferry_forward_args *args) {
+    fy_gpu_call c;
+    cudaStream_t stream = (cudaStream_t)args->stream;
+    FY_TRY(fy_gpu_engine_describe(e, args, &c));
     FY_CUDA(fy_launch_schedule(&c, e->knobs.sms, stream), "launching the schedule");
     FY_CUDA(fy_launch_forward(&c, e->knobs.sms, stream), "launching the forward");
     return FERRY_OK;

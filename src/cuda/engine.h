@@ -23,6 +23,8 @@ ferry_status fy_gpu_engine_create(fy_gpu_engine *engine, const fy_shape *shape, 
                                   const int32_t *expert_rank, uint8_t *const *peer, double enter_timeout_s,
                                   double progress_timeout_s);
 void fy_gpu_engine_destroy(fy_gpu_engine *engine);
+/* What the kernels of one call are told; enqueues the copies that it speaks of. */
+ferry_status fy_gpu_engine_describe(fy_gpu_engine *engine, const ferry_forward_args *args, fy_gpu_call *call);
 /* Enqueues; `args` has been checked. */
 ferry_status fy_gpu_engine_forward(fy_gpu_engine *engine, const ferry_forward_args *args);
 /* A fault that the device recorded, without the communicator's words for it (watch.c); FERRY_OK when there is none. */

@@ -11,6 +11,8 @@
 #include "cuda/role_pull.cuh"
 #include "cuda/role_sum.cuh"
 
+/* KEEP: with a context, which gets x, g, u of its rows. */
+template <bool KEEP>
 __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_constant__ fy_gpu_call c) {
     extern __shared__ __align__(1024) uint8_t shared[];
     fy_block *block = fy_block_of(shared);
@@ -29,20 +31,20 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     if (group == 0) {
         fy_registers_give<72>();
         if (warp == 0) {
-            if (threadIdx.x == 0 && !apart) fy_load_role(c, shared);
+            if (threadIdx.x == 0 && !apart) fy_load_role<KEEP>(c, shared);
             __syncwarp();
         } else {
-            fy_pull_head(c);
-            if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role(c);
+            fy_pull_head<KEEP>(c);
+            if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role<KEEP>(c);
         }
         fy_sum_role<4, 1>(c);
     } else {
         fy_registers_take<216>();
-        fy_pull_head(c);
+        fy_pull_head<KEEP>(c);
         if (!apart)
-            fy_product_role(c, shared, group - 1);
+            fy_product_role<KEEP>(c, shared, group - 1);
         else
-            fy_pull_role(c);
+            fy_pull_role<KEEP>(c);
         fy_sum_role<8, 2>(c);
     }
     __syncthreads();
@@ -56,10 +58,14 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
 
 extern "C" {
 cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream) {
-    return fy_launch_next(fy_forward_kernel, blocks, FY_THREADS, FY_SHARED_BYTES, stream, c);
+    return fy_launch_next(c->saved_x ? fy_forward_kernel<true> : fy_forward_kernel<false>, blocks, FY_THREADS,
+                          FY_SHARED_BYTES, stream, c);
 }
 
 cudaError_t fy_load_forward(void) {
-    return cudaFuncSetAttribute(fy_forward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, FY_SHARED_BYTES);
+    cudaError_t error =
+        cudaFuncSetAttribute(fy_forward_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, FY_SHARED_BYTES);
+    if (error != cudaSuccess) return error;
+    return cudaFuncSetAttribute(fy_forward_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, FY_SHARED_BYTES);
 }
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The launches of a backward, as the host files see them. Each enqueues on `stream` and returns the launch's own error. */
+/*
+ * The launches of a backward, as the host files see them. Each enqueues on `stream` and returns the launch's own
+ * error.
+ */
 #ifndef FERRY_CUDA_KERNELS_BACKWARD_H
 #define FERRY_CUDA_KERNELS_BACKWARD_H
 
@@ -12,9 +15,10 @@ extern "C" {
 #endif
 cudaError_t fy_load_backward(void);
 /* Between the schedule and the compute launch of a forward that has a context. */
-cudaError_t fy_launch_keep(const fy_gpu_call *c, const fy_gpu_context *context, fy_gpu_backward_state *state, int blocks,
-                           cudaStream_t stream);
-cudaError_t fy_launch_backward_schedule(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, cudaStream_t stream);
+cudaError_t fy_launch_keep(const fy_gpu_call *c, const fy_gpu_context *context, fy_gpu_backward_state *state,
+                           int blocks, cudaStream_t stream);
+cudaError_t fy_launch_backward_schedule(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks,
+                                        cudaStream_t stream);
 cudaError_t fy_launch_backward(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, cudaStream_t stream);
 #ifdef __cplusplus
 }

@@ -9,15 +9,13 @@
 
 #include <string.h>
 
-static ferry_status map_rows(CUtensorMap *map, const void *data, int64_t rows, int64_t columns, const char *name)
-{
+static ferry_status map_rows(CUtensorMap *map, const void *data, int64_t rows, int64_t columns, const char *name) {
     fy_gpu_array a = {data, 0, rows, columns, 0, columns, name};
     return fy_gpu_map(map, a, FY_BLOCK_ROWS);
 }
 
 /* Maps of memory that belongs to the layer. */
-static ferry_status map_own_memory(fy_gpu_gradient *d)
-{
+static ferry_status map_own_memory(fy_gpu_gradient *d) {
     const fy_shape *s = &d->engine->shape;
     const fy_gpu_call *c = &d->engine->call;
     fy_gpu_backward *b = &d->call;
@@ -37,13 +35,12 @@ static ferry_status map_own_memory(fy_gpu_gradient *d)
     return map_rows(&m->wh, b->table.shared_wh, tokens, s->shared, "shared w h");
 }
 
-ferry_status fy_gpu_gradient_create(fy_gpu_gradient *d, const fy_gpu_engine *engine, uint64_t symmetric_bytes)
-{
+ferry_status fy_gpu_gradient_create(fy_gpu_gradient *d, fy_gpu_engine *engine) {
     memset(d, 0, sizeof *d);
     const fy_shape *s = &engine->shape;
     d->engine = engine;
     d->bytes = fy_gpu_lay_backward(s, NULL, &d->call.table);
-    fy_gpu_lay_backward_symmetric(s, symmetric_bytes, &d->call.at);
+    fy_gpu_lay_backward_symmetric(s, &d->call.at);
     d->call.context_blocks = (int32_t)(s->context_rows / FY_BLOCK_ROWS);
     d->call.staged = s->nranks > 1 || s->shared > 0;
     d->call.remake_shared = s->context_rows == 0;
@@ -54,18 +51,22 @@ ferry_status fy_gpu_gradient_create(fy_gpu_gradient *d, const fy_gpu_engine *eng
     if (error == cudaSuccess) error = fy_load_backward();
     if (error != cudaSuccess)
         status = fy_fail(FERRY_E_CUDA, "loading the backward's kernels: %s", cudaGetErrorString(error));
-    if (status != FERRY_OK) fy_gpu_gradient_destroy(d);
-    return status;
+    if (status != FERRY_OK) {
+        fy_gpu_gradient_destroy(d);
+        return status;
+    }
+    engine->call.context_blocks = d->call.context_blocks;
+    engine->call.ring_call = &d->call.table.state->ring_call;
+    return FERRY_OK;
 }
 
-void fy_gpu_gradient_destroy(fy_gpu_gradient *d)
-{
+void fy_gpu_gradient_destroy(fy_gpu_gradient *d) {
     cudaFree(d->memory);
     memset(d, 0, sizeof *d);
 }
 
-void fy_gpu_use_context(fy_gpu_call *c, const fy_gpu_context *context)
-{
+/* The call's tables of rows become those of the context. */
+static void use_context(fy_gpu_call *c, const fy_gpu_context *context) {
     c->table.first_block = context->first_block;
     c->table.first_tile = context->first_tile;
     c->table.expert_rows = context->expert_rows;
@@ -75,8 +76,7 @@ void fy_gpu_use_context(fy_gpu_call *c, const fy_gpu_context *context)
 }
 
 /* x, g, u of saved rows; of the shared expert, all of them. */
-static ferry_status map_context(const fy_gpu_gradient *d, fy_gpu_backward *b)
-{
+static ferry_status map_context(const fy_gpu_gradient *d, fy_gpu_backward *b) {
     const fy_shape *s = &d->engine->shape;
     int64_t rows = s->context_rows, tokens = fy_round_to_blocks(s->max_tokens);
     if (rows > 0) {
@@ -92,6 +92,29 @@ static ferry_status map_context(const fy_gpu_gradient *d, fy_gpu_backward *b)
     return map_rows(&b->shared_expert.u[0], u, tokens, s->shared, "shared u");
 }
 
+ferry_status fy_gpu_gradient_forward(fy_gpu_gradient *d, uint8_t *context, const ferry_forward_args *args) {
+    const fy_gpu_engine *e = d->engine;
+    cudaStream_t stream = (cudaStream_t)args->stream;
+    fy_gpu_call c;
+    fy_gpu_backward b = d->call;
+    FY_TRY(fy_gpu_engine_describe(d->engine, args, &c));
+    fy_gpu_lay_context(&e->shape, context, &b.context);
+    use_context(&c, &b.context);
+    FY_TRY(map_context(d, &b));
+    c.saved_x = b.context.x;
+    c.keep.x = b.routed.x[1];
+    for (int saved = 0; saved < 2; saved++) {
+        c.keep.g[saved] = b.routed.g[saved];
+        c.keep.u[saved] = b.routed.u[saved];
+    }
+    c.keep_shared.g[1] = b.shared_expert.g[0];
+    c.keep_shared.u[1] = b.shared_expert.u[0];
+    FY_CUDA(fy_launch_schedule(&c, e->knobs.sms, stream), "launching the schedule");
+    FY_CUDA(fy_launch_keep(&c, &b.context, b.table.state, e->knobs.sms, stream), "launching the copies of a context");
+    FY_CUDA(fy_launch_forward(&c, e->knobs.sms, stream), "launching the forward");
+    return FERRY_OK;
+}
+
 /* A matrix of each expert: one map over all, or one for each, copied to the device in stream order. */
 typedef struct family {
     const ferry_matrices *of;
@@ -101,14 +124,12 @@ typedef struct family {
     const char *name;
 } family;
 
-static ferry_status map_one(CUtensorMap *map, const family *f, const void *data, int64_t count)
-{
+static ferry_status map_one(CUtensorMap *map, const family *f, const void *data, int64_t count) {
     fy_gpu_array a = {data, count, f->rows, f->columns, f->of->expert_stride, f->of->row_stride, f->name};
     return f->of->dtype == FERRY_F32 ? fy_gpu_map_f32(map, a) : fy_gpu_map(map, a, FY_BLOCK_ROWS);
 }
 
-static ferry_status map_family(const family *f, int as_table, cudaStream_t stream)
-{
+static ferry_status map_family(const family *f, int as_table, cudaStream_t stream) {
     const ferry_matrices *m = f->of;
     if (f->count == 0) return FERRY_OK;
     if (!as_table) return map_one(f->all, f, m->base, f->count);
@@ -126,15 +147,16 @@ static ferry_status map_family(const family *f, int as_table, cudaStream_t strea
     return FERRY_OK;
 }
 
-static ferry_status map_weights(const fy_gpu_gradient *d, const ferry_weights *w, fy_gpu_backward *b, cudaStream_t stream)
-{
+static ferry_status map_weights(const fy_gpu_gradient *d, const ferry_weights *w, fy_gpu_backward *b,
+                                cudaStream_t stream) {
     const fy_shape *s = &d->engine->shape;
     int64_t local = s->local_experts, shared = s->shared > 0;
     fy_gpu_backward_maps *r = &b->routed, *e = &b->shared_expert;
     CUtensorMap *each = b->table.weight_map;
-    const family routed[3] = {{&w->gate, local, s->intermediate, s->hidden, &r->gate, each, "gate weights"},
-                              {&w->up, local, s->intermediate, s->hidden, &r->up, each + local, "up weights"},
-                              {&w->down, local, s->hidden, s->intermediate, &r->down, each + 2 * local, "down weights"}};
+    const family routed[3] = {
+        {&w->gate, local, s->intermediate, s->hidden, &r->gate, each, "gate weights"},
+        {&w->up, local, s->intermediate, s->hidden, &r->up, each + local, "up weights"},
+        {&w->down, local, s->hidden, s->intermediate, &r->down, each + 2 * local, "down weights"}};
     const family own[3] = {{&w->shared_gate, shared, s->shared, s->hidden, &e->gate, NULL, "shared gate weights"},
                            {&w->shared_up, shared, s->shared, s->hidden, &e->up, NULL, "shared up weights"},
                            {&w->shared_down, shared, s->hidden, s->shared, &e->down, NULL, "shared down weights"}};
@@ -148,8 +170,7 @@ static ferry_status map_weights(const fy_gpu_gradient *d, const ferry_weights *w
     return FERRY_OK;
 }
 
-static ferry_status map_gradient(const ferry_gradient *g, family f, fy_gpu_to *to, cudaStream_t stream)
-{
+static ferry_status map_gradient(const ferry_gradient *g, family f, fy_gpu_to *to, cudaStream_t stream) {
     int64_t tiles = fy_divide_up(f.rows, FY_TILE_M) * fy_divide_up(f.columns, FY_TILE_N);
     to->wanted = f.count > 0 && (g->to.base || g->to.table);
     if (!to->wanted) return FERRY_OK;
@@ -163,8 +184,8 @@ static ferry_status map_gradient(const ferry_gradient *g, family f, fy_gpu_to *t
     return map_family(&f, to->table, stream);
 }
 
-static ferry_status map_gradients(const fy_gpu_gradient *d, const ferry_gradients *g, fy_gpu_backward *b, cudaStream_t stream)
-{
+static ferry_status map_gradients(const fy_gpu_gradient *d, const ferry_gradients *g, fy_gpu_backward *b,
+                                  cudaStream_t stream) {
     const fy_shape *s = &d->engine->shape;
     int64_t local = s->local_experts, one_shared = s->shared > 0;
     const ferry_gradient *routed[3] = {&g->gate, &g->up, &g->down};
@@ -184,15 +205,14 @@ static ferry_status map_gradients(const fy_gpu_gradient *d, const ferry_gradient
     return FERRY_OK;
 }
 
-ferry_status fy_gpu_gradient_describe(fy_gpu_gradient *d, uint8_t *context, const ferry_backward_args *args, fy_gpu_call *c,
-                             fy_gpu_backward *b)
-{
+ferry_status fy_gpu_gradient_describe(fy_gpu_gradient *d, uint8_t *context, const ferry_backward_args *args,
+                                      fy_gpu_call *c, fy_gpu_backward *b) {
     const fy_shape *s = &d->engine->shape;
     cudaStream_t stream = (cudaStream_t)args->stream;
     *c = d->engine->call;
     *b = d->call;
     fy_gpu_lay_context(s, context, &b->context);
-    fy_gpu_use_context(c, &b->context);
+    use_context(c, &b->context);
     b->parts = args->parts;
     b->dout = args->dout;
     b->dout_stride = args->dout_stride ? args->dout_stride : s->hidden;
@@ -200,17 +220,17 @@ ferry_status fy_gpu_gradient_describe(fy_gpu_gradient *d, uint8_t *context, cons
     b->dx_stride = args->dx_stride ? args->dx_stride : s->hidden;
     b->dweights = args->dweights;
     if (b->dout_stride % 8 || b->dx_stride % 8 || (uintptr_t)b->dout % 16 || (uintptr_t)b->dx % 16)
-        return fy_fail(FERRY_E_UNSUPPORTED,
-                       "backward: dout %p stride %lld, dx %p stride %lld: expected addresses of 16 bytes and strides of 8 "
-                       "elements",
-                       args->dout, (long long)b->dout_stride, args->dx, (long long)b->dx_stride);
+        return fy_fail(
+            FERRY_E_UNSUPPORTED,
+            "backward: dout %p stride %lld, dx %p stride %lld: expected addresses of 16 bytes and strides of 8 "
+            "elements",
+            args->dout, (long long)b->dout_stride, args->dx, (long long)b->dx_stride);
     FY_TRY(map_context(d, b));
     FY_TRY(map_weights(d, &args->params, b, stream));
     return args->parts & FERRY_BACKWARD_WEIGHT ? map_gradients(d, &args->grads, b, stream) : FERRY_OK;
 }
 
-ferry_status fy_gpu_gradient_backward(fy_gpu_gradient *d, uint8_t *context, const ferry_backward_args *args)
-{
+ferry_status fy_gpu_gradient_backward(fy_gpu_gradient *d, uint8_t *context, const ferry_backward_args *args) {
     fy_gpu_call c;
     fy_gpu_backward b;
     cudaStream_t stream = (cudaStream_t)args->stream;

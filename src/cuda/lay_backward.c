@@ -4,28 +4,34 @@
 #include "cuda/launch_backward.h"
 #include "rules/tile.h"
 
-uint64_t fy_gpu_lay_backward_symmetric(const fy_shape *s, uint64_t bytes, fy_gpu_backward_symmetric *at)
-{
-    uint64_t cursor = bytes;
+uint64_t fy_gpu_lay_backward_symmetric(const fy_shape *s, fy_gpu_backward_symmetric *at) {
+    fy_gpu_symmetric forward;
+    fy_gpu_lay_symmetric(s, &forward);
+    uint64_t cursor = forward.bytes;
     at->dout = fy_gpu_take(&cursor, fy_round_to_blocks(s->max_tokens) * s->hidden * 2);
     at->weights = fy_gpu_take(&cursor, s->max_tokens * s->slots * 4);
     at->dweights = fy_gpu_take(&cursor, s->max_tokens * s->slots * 4);
     at->arrived = fy_gpu_take(&cursor, s->max_tokens * 4);
+    at->finished = fy_gpu_take(&cursor, s->nranks * 4);
     return cursor;
 }
 
+uint64_t fy_gpu_symmetric_bytes(const fy_shape *s) {
+    fy_gpu_backward_symmetric at;
+    return (fy_gpu_lay_backward_symmetric(s, &at) + FY_GPU_GRAIN - 1) / FY_GPU_GRAIN * FY_GPU_GRAIN;
+}
+
 /* Tiles of the three weight gradients of one expert. */
-static int64_t weight_tiles(const fy_shape *s)
-{
+static int64_t weight_tiles(const fy_shape *s) {
     int64_t gate = fy_divide_up(s->intermediate, FY_TILE_M) * fy_divide_up(s->hidden, FY_TILE_N);
     return 2 * gate + fy_divide_up(s->hidden, FY_TILE_M) * fy_divide_up(s->intermediate, FY_TILE_N);
 }
 
-int64_t fy_gpu_lay_backward(const fy_shape *s, uint8_t *base, fy_gpu_backward_tables *t)
-{
+int64_t fy_gpu_lay_backward(const fy_shape *s, uint8_t *base, fy_gpu_backward_tables *t) {
     uint64_t cursor = 0;
     int64_t local = s->local_experts, tokens = fy_round_to_blocks(s->max_tokens), shared = s->shared > 0 ? tokens : 0;
-    int64_t macrobatches = fy_divide_up(s->max_blocks * FY_BLOCK_ROWS, s->ring_rows), segments = local + macrobatches + 1;
+    int64_t macrobatches = fy_divide_up(s->max_blocks * FY_BLOCK_ROWS, s->ring_rows),
+            segments = local + macrobatches + 1;
     FY_GPU_PART(t, state, 1);
     FY_GPU_PART(t, tile, s->max_blocks);
     FY_GPU_PART(t, unit, 3 * s->max_blocks + macrobatches + 8);

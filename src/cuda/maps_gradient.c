@@ -3,8 +3,7 @@
 
 #include "cuda/driver.h"
 
-ferry_status fy_gpu_map_f32(CUtensorMap *map, fy_gpu_array a)
-{
+ferry_status fy_gpu_map_f32(CUtensorMap *map, fy_gpu_array a) {
     if ((uintptr_t)a.data % 16 || a.row_stride % 4 || (a.matrices > 1 && a.matrix_stride % 4))
         return fy_fail(FERRY_E_UNSUPPORTED,
                        "%s: address %p, row stride %lld, expert stride %lld: expected a multiple of 16 bytes and "
@@ -16,10 +15,10 @@ ferry_status fy_gpu_map_f32(CUtensorMap *map, fy_gpu_array a)
     cuuint32_t box[3] = {32, 64, 1}, step[3] = {1, 1, 1};
     const fy_driver *driver;
     FY_TRY(fy_driver_load(&driver));
-    CUresult result = driver->cuTensorMapEncodeTiled(
-        map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, (void *)(uintptr_t)a.data, size, stride, box, step,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CUresult result =
+        driver->cuTensorMapEncodeTiled(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, (void *)(uintptr_t)a.data, size, stride,
+                                       box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return fy_fail(FERRY_E_UNSUPPORTED,
                        "%s: the copy engine refuses [%lld, %lld, %lld] with strides %lld and %lld elements (driver "

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda/plan.h"
 
+#include "cuda/launch_backward.h"
+
 #include "rules/tile.h"
 
 /* Parts are aligned to 1,024 bytes: enough for the copy engine and for any vector. */
@@ -91,15 +93,15 @@ int64_t fy_gpu_lay_ring(const fy_shape *s, uint8_t *base, fy_gpu_tables *t) {
 }
 
 ferry_status fy_gpu_plan(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan) {
-    fy_gpu_symmetric at;
     fy_gpu_tables tables;
+    fy_gpu_backward_tables backward;
+    fy_gpu_context context;
     (void)comm_workers;
     FY_TRY(fy_gpu_check_shape(shape));
     fy_gpu_choose_rows(shape, compute_workers);
-    fy_gpu_lay_symmetric(shape, &at);
-    plan->symmetric_bytes = (int64_t)at.bytes;
+    plan->symmetric_bytes = (int64_t)fy_gpu_symmetric_bytes(shape);
     plan->table_bytes = fy_gpu_lay_tables(shape, NULL, &tables);
-    plan->ring_bytes = fy_gpu_lay_ring(shape, NULL, &tables);
-    plan->context_memory_bytes = 0;
+    plan->ring_bytes = fy_gpu_lay_ring(shape, NULL, &tables) + fy_gpu_lay_backward(shape, NULL, &backward);
+    plan->context_memory_bytes = fy_gpu_lay_context(shape, NULL, &context);
     return FERRY_OK;
 }

@@ -3,9 +3,9 @@
  * The choosing thread of a block in the backward: takes tickets in order, describes the tile and waits until its inputs
  * are there, up to two tiles ahead of the loading thread, whose stages therefore never run dry for a ticket.
  * Reads: unit, tile and segment tables.  Writes: shared memory alone.
- * Waits on: pulled[block] (rows of dout and x), remade[block], made[block], ready[segment], turn[tile]; begun[] inside the
- *           block. Room in the ring needs no wait here: pulls wait for it, and everything that a tile overwrites lies in
- *           rows whose pull it has awaited.
+ * Waits on: pulled[block] (rows of dout and x), remade[block], made[block], ready[segment], turn[tile]; begun[]
+ *           inside the block. Room in the ring needs no wait here: pulls wait for it, and everything that a tile
+ *           overwrites lies in rows whose pull it has awaited.
  * Publishes: chosen[], with task[]; the last task is FY_LAST.
  * Registers: the producer warpgroup's 72.
  */
@@ -24,8 +24,7 @@ typedef struct fy_task_cursor {
 } fy_task_cursor;
 
 /* Groups of tiles that share a column of weights, as in the forward: position `r` of `rows` x `columns` tiles. */
-FY_DEVICE void fy_group_of(int r, int rows, int columns, int *row, int *column)
-{
+FY_DEVICE void fy_group_of(int r, int rows, int columns, int *row, int *column) {
     int size = fy_parts(rows, fy_parts(rows, FY_GROUP_TILES));
     int low = r / (size * columns) * size;
     size = min(size, rows - low);
@@ -34,8 +33,8 @@ FY_DEVICE void fy_group_of(int r, int rows, int columns, int *row, int *column)
     *column = in_group / size;
 }
 
-FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_unit &unit, int ticket)
-{
+FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_unit &unit,
+                                     int ticket) {
     fy_task t;
     int r = ticket - unit.ticket;
     bool shared = b.table.segment[unit.first_tile].expert < 0;
@@ -66,14 +65,14 @@ FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward
     return t;
 }
 
-FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_unit &unit, int ticket)
-{
+FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_unit &unit,
+                                   int ticket) {
     if (unit.kind == FY_WEIGHT) return fy_describe_weight(c, b, unit, ticket);
     fy_task t;
     bool shared = fy_task_is_shared(unit.kind);
     int inner = fy_inner_of(c, shared), kind = fy_task_plain(unit.kind);
-    int columns = kind == FY_REMAKE ? fy_parts(inner, FY_HALF_N)
-                                    : fy_parts(kind == FY_GRAD ? inner : c.hidden, FY_TILE_N);
+    int columns =
+        kind == FY_REMAKE ? fy_parts(inner, FY_HALF_N) : fy_parts(kind == FY_GRAD ? inner : c.hidden, FY_TILE_N);
     int r = ticket - unit.ticket, q = unit.first_tile + r / columns;
     int low = unit.first_tile, high = unit.first_tile + unit.tiles;
     if (!shared) {
@@ -105,8 +104,7 @@ FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &
     return t;
 }
 
-FY_DEVICE fy_task fy_take_task(const fy_gpu_call &c, const fy_gpu_backward &b, fy_task_cursor &cursor)
-{
+FY_DEVICE fy_task fy_take_task(const fy_gpu_call &c, const fy_gpu_backward &b, fy_task_cursor &cursor) {
     int ticket = (int)atomicAdd(&b.table.state->take_ticket, 1u);
     fy_task end;
     end.kind = FY_LAST;
@@ -121,9 +119,8 @@ FY_DEVICE fy_task fy_take_task(const fy_gpu_call &c, const fy_gpu_backward &b, f
 }
 
 /* Until the tile can run from begin to end without anyone else. */
-FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, fy_task_cursor &cursor,
-                                bool ringed)
-{
+FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t,
+                                fy_task_cursor &cursor, bool ringed) {
     auto await = [&](const uint32_t *flag, uint32_t target, int site) {
         return fy_await<false>(c, flag, target, site, c.rank, c.progress_timeout_ns);
     };
@@ -131,9 +128,9 @@ FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, 
     uint32_t columns = fy_parts(inner, FY_TILE_N);
     if (t.kind == FY_WEIGHT) {
         bool ok = cursor.segment_ready == t.segment || t.depth == 0 ||
-                  await(&b.table.ready[t.segment], columns * (uint32_t)t.depth, FY_AT_MADE);
+                  await(&b.table.ready[t.segment], columns * (uint32_t)t.depth, FY_AT_GRADED);
         cursor.segment_ready = t.segment;
-        if (ok && (t.resumes || !t.closes)) ok = await(&b.table.turn[t.open], 2 * (uint32_t)t.turn, FY_AT_MADE_SPACE);
+        if (ok && (t.resumes || !t.closes)) ok = await(&b.table.turn[t.open], 2 * (uint32_t)t.turn, FY_AT_TURN);
         return ok;
     }
     int kind = fy_task_plain(t.kind), used = fy_tile_blocks_used(t.rows);
@@ -141,19 +138,18 @@ FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, 
     for (int i = 0; i < used && ok; i++) {
         int counter = t.counter + i;
         if (kind == FY_DX) {
-            ok = await(&c.table.made[counter], columns, FY_AT_MADE);
+            ok = await(&c.table.made[counter], columns, FY_AT_GRADED);
             continue;
         }
         if (!t.shared) ok = await(&c.table.pulled[counter], FY_PULLED_ALL, FY_AT_PULLED);
         bool remade = t.shared ? b.remake_shared : fy_is_missing(c, b, t.counter + used - 1, ringed);
         if (ok && kind == FY_GRAD && remade)
-            ok = await(&b.table.remade[counter], fy_parts(inner, FY_HALF_N), FY_AT_MADE);
+            ok = await(&b.table.remade[counter], fy_parts(inner, FY_HALF_N), FY_AT_REMADE);
     }
     return ok;
 }
 
-FY_DEVICE void fy_choose_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared)
-{
+FY_DEVICE void fy_choose_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared) {
     fy_backward_block *block = fy_backward_block_of(shared);
     bool ringed = b.table.state->ringed != 0;
     fy_task_cursor cursor;

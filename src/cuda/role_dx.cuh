@@ -4,8 +4,8 @@
  * (role_push.cuh), to the same slots; the first column tile also sums the row's parts of its dweight, ascending.
  * Reads: accumulators, source[row], parts_ring.  Writes: slots and dweights of the owners; the shared expert's rows.
  * Waits on: nothing.
- * Publishes: sent[block], one for each warp and column tile; whoever completes a block adds 1 to arrived[token] of each of
- *            its rows at the owner.
+ * Publishes: sent[block], one for each warp and column tile; whoever completes a block adds 1 to arrived[token] of
+ *            each of its rows at the owner.
  * Registers: within the consumers' 216, beside 128 accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_DX_CUH
@@ -15,8 +15,7 @@
 #include "cuda/role_push.cuh"
 
 /* Where the warp's row `lane` (of 16) goes; NULL: nowhere, a padding row. */
-FY_DEVICE uint16_t *fy_dx_target(const fy_gpu_call &c, const fy_task &t, int group, int warp, int lane)
-{
+FY_DEVICE uint16_t *fy_dx_target(const fy_gpu_call &c, const fy_task &t, int group, int warp, int lane) {
     int r = group * FY_BLOCK_ROWS + warp * 16 + (lane & 15);
     if (r >= t.rows) return nullptr;
     if (t.shared) return c.table.shared_y + (int64_t)(t.row + r) * c.hidden;
@@ -24,8 +23,8 @@ FY_DEVICE uint16_t *fy_dx_target(const fy_gpu_call &c, const fy_task &t, int gro
     return (uint16_t *)(c.peer[from.x] + c.at.y) + (int64_t)from.y * c.hidden;
 }
 
-FY_DEVICE void fy_push_dweights(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, int group, int warp, int lane)
-{
+FY_DEVICE void fy_push_dweights(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, int group, int warp,
+                                int lane) {
     int r = group * FY_BLOCK_ROWS + warp * 16 + lane;
     if (lane >= 16 || r >= t.rows) return;
     int64_t parts = fy_parts(c.intermediate, FY_TILE_N);
@@ -38,8 +37,7 @@ FY_DEVICE void fy_push_dweights(const fy_gpu_call &c, const fy_gpu_backward &b, 
 }
 
 /* A warp has stored its part of a column tile of block `counter`, whose `rows` rows begin at `row`. */
-FY_DEVICE void fy_dx_signal(const fy_gpu_call &c, const fy_gpu_backward &b, int counter, int row, int rows, int lane)
-{
+FY_DEVICE void fy_dx_signal(const fy_gpu_call &c, const fy_gpu_backward &b, int counter, int row, int rows, int lane) {
     uint32_t all = 4 * fy_parts(c.hidden, FY_TILE_N), before = 0;
     __syncwarp();
     if (lane == 0) before = fy_fetch_add_acq_rel_gpu(&c.table.sent[counter], 1);

@@ -13,9 +13,9 @@
 #define FERRY_CUDA_ROLE_GRAD_CUH
 
 #include "cuda/block_backward.cuh"
+#include "cuda/gate_up.cuh"
 #include "cuda/prim_gradient.cuh"
 #include "cuda/prim_matrix.cuh"
-#include "rules/swiglu.h"
 
 /* Position in a stage ring. */
 typedef struct fy_stage {
@@ -23,63 +23,27 @@ typedef struct fy_stage {
     uint32_t parity;
 } fy_stage;
 
-FY_DEVICE void fy_next_stage(fy_stage &s)
-{
+FY_DEVICE void fy_next_stage(fy_stage &s) {
     if (++s.index == FY_STAGES) {
         s.index = 0;
         s.parity ^= 1;
     }
 }
 
-FY_DEVICE int fy_stage_before(const fy_stage &s)
-{
-    return (s.index + FY_STAGES - 1) % FY_STAGES;
-}
+FY_DEVICE int fy_stage_before(const fy_stage &s) { return (s.index + FY_STAGES - 1) % FY_STAGES; }
 
-/* The byte of column group `chunk` (8 columns) of row `row` in a swizzled box. */
-FY_DEVICE uint32_t fy_box_at(int row, int chunk)
-{
-    return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4));
-}
-
-/* g and u of 64 rows x 128 columns, four pieces of 64 columns that the copy engine writes while the next tile runs. */
-FY_DEVICE void fy_store_gate_up(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t,
-                                uint8_t *buffer, int group)
-{
+/* g and u of a REMAKE tile go to where the context or the ring has them. */
+FY_DEVICE void fy_store_gate_up(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128],
+                                const fy_task &t, uint8_t *buffer, int group) {
     const fy_gpu_backward_maps &maps = t.shared ? b.shared_expert : b.routed;
-    int thread = fy_thread_again() & 127, lane = thread & 31, row = (thread / 32) * 16 + (lane & 15), block = t.row / FY_BLOCK_ROWS + group;
-    int saved = !t.shared && fy_is_saved(b, block);
-    int to_row = t.shared || saved ? block * FY_BLOCK_ROWS : t.load_row + group * FY_BLOCK_ROWS;
-#pragma unroll
-    for (int piece = 0; piece < 4; piece++) {
-        uint8_t *to = buffer + piece % 2 * FY_PIECE_BYTES;
-        if (thread == 0) fy_store_wait_read<1>();
-        fy_group_sync(group + 1);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            uint32_t v[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float low = acc[piece * 32 + j * 8 + 2 * i], high = acc[piece * 32 + j * 8 + 2 * i + 1];
-                uint32_t l = piece < 2 ? fy_save_gate(low, c.limit) : fy_save_up(low, c.limit);
-                uint32_t h = piece < 2 ? fy_save_gate(high, c.limit) : fy_save_up(high, c.limit);
-                v[i] = l | h << 16;
-            }
-            fy_store_matrices(fy_shared_address(to) + fy_box_at(row, j * 2 + (lane >> 4)), v[0], v[1], v[2], v[3]);
-        }
-        fy_fence_async_shared();
-        fy_group_sync(group + 1);
-        if (thread == 0) {
-            const CUtensorMap *map = piece < 2 ? &maps.g[saved] : &maps.u[saved];
-            fy_store_box2(map, to, t.column * FY_HALF_N + piece % 2 * 64, to_row);
-            fy_store_commit();
-        }
-    }
+    int block = t.row / FY_BLOCK_ROWS + group, saved = !t.shared && fy_is_saved(b, block);
+    int row = t.shared || saved ? block * FY_BLOCK_ROWS : t.load_row + group * FY_BLOCK_ROWS;
+    fy_save_gate_up(acc, &maps.g[saved], &maps.u[saved], t.column * FY_HALF_N, row, c.limit, buffer, group,
+                    fy_thread_again() & 127);
 }
 
 /* `value`, or +0 where `room` is negative; neither of -0 and NaN is. */
-FY_DEVICE float fy_unless_negative(float value, float room)
-{
+FY_DEVICE float fy_unless_negative(float value, float room) {
     return __uint_as_float(__float_as_uint(value) & ~(uint32_t)(__float_as_int(room) >> 31));
 }
 
@@ -88,8 +52,7 @@ FY_DEVICE float fy_unless_negative(float value, float room)
  * here. `dh` comes without the slot's weight. CLAMPED: there is a limit.
  */
 template <bool CLAMPED>
-FY_DEVICE fy_swiglu_gradient fy_gradient_of(float g, float u, float dh, float weight, float limit)
-{
+FY_DEVICE fy_swiglu_gradient fy_gradient_of(float g, float u, float dh, float weight, float limit) {
     float gate = CLAMPED ? fy_chip_min(g, limit) : g, up = CLAMPED ? fy_chip_max(fy_chip_min(u, limit), -limit) : u;
     /* exp of a large -g is Inf and s is 0; 1 - s loses digits only where its product with g adds to 1. */
     float s = fy_chip_reciprocal(__fadd_rn(1.0f, fy_chip_exp2(__fmul_rn(gate, -1.44269504f))));
@@ -107,21 +70,14 @@ FY_DEVICE fy_swiglu_gradient fy_gradient_of(float g, float u, float dh, float we
     return r;
 }
 
-FY_DEVICE float fy_low_half(uint32_t v)
-{
-    return __uint_as_float(v << 16);
-}
+FY_DEVICE float fy_low_half(uint32_t v) { return __uint_as_float(v << 16); }
 
-FY_DEVICE float fy_high_half(uint32_t v)
-{
-    return __uint_as_float(v & 0xffff0000u);
-}
+FY_DEVICE float fy_high_half(uint32_t v) { return __uint_as_float(v & 0xffff0000u); }
 
 /* `row_weight`: of row `lane` of the warp's 16. */
 template <bool CLAMPED>
-FY_DEVICE void fy_store_gradient(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t,
-                                 uint8_t *shared, fy_stage &stage, int group, float row_weight)
-{
+FY_DEVICE void fy_store_gradient(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128],
+                                 const fy_task &t, uint8_t *shared, fy_stage &stage, int group, float row_weight) {
     const fy_gpu_backward_maps &maps = t.shared ? b.shared_expert : b.routed;
     fy_backward_block *block = fy_backward_block_of(shared);
     int thread = fy_thread_again() & 127, lane = thread & 31, warp_row = thread / 32 * 16, row = warp_row + (lane & 15);
@@ -144,8 +100,10 @@ FY_DEVICE void fy_store_gradient(const fy_gpu_call &c, const fy_gpu_backward &b,
 #pragma unroll
             for (int i = 0; i < 4; i++) { /* rows lane / 4 and + 8 alternate */
                 float low = acc[s * 32 + j * 8 + 2 * i], high = acc[s * 32 + j * 8 + 2 * i + 1];
-                fy_swiglu_gradient a = fy_gradient_of<CLAMPED>(fy_low_half(g[i]), fy_low_half(u[i]), low, weight[i & 1], c.limit);
-                fy_swiglu_gradient z = fy_gradient_of<CLAMPED>(fy_high_half(g[i]), fy_high_half(u[i]), high, weight[i & 1], c.limit);
+                fy_swiglu_gradient a =
+                    fy_gradient_of<CLAMPED>(fy_low_half(g[i]), fy_low_half(u[i]), low, weight[i & 1], c.limit);
+                fy_swiglu_gradient z =
+                    fy_gradient_of<CLAMPED>(fy_high_half(g[i]), fy_high_half(u[i]), high, weight[i & 1], c.limit);
                 sum[i & 1] = __fmaf_rn(low, a.h, sum[i & 1]);
                 sum[i & 1] = __fmaf_rn(high, z.h, sum[i & 1]);
                 dg[i] = live[i & 1] & fy_pack(a.dg, z.dg);

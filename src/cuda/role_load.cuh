@@ -108,6 +108,7 @@ FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w) {
     return ok;
 }
 
+template <bool KEEP>
 FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
     fy_block *block = fy_block_of(shared);
     fy_ticket_cursor cursor;
@@ -138,6 +139,17 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
             fy_fence_map(b0);
             if (make) fy_fence_map(b1);
         }
+        /* With a context a tile's two blocks of x may lie in different places. */
+        const CUtensorMap *a1 = a;
+        int row1 = 0;
+        bool apart = KEEP && w.kind == FY_MAKE;
+        if (apart) {
+            bool saved0 = w.counter < c.context_blocks, saved1 = w.counter + 1 < c.context_blocks;
+            a = saved0 ? &c.keep.x : &maps->x_short;
+            a1 = saved1 ? &c.keep.x : &maps->x_short;
+            row1 = saved1 ? w.row + FY_BLOCK_ROWS : w.load_row + FY_BLOCK_ROWS;
+            if (saved0) w.load_row = w.row;
+        }
         int row = w.load_row, column = w.column * (make ? FY_HALF_N : FY_TILE_N);
         int depth = w.depth;
         for (int k = 0; k < depth; k++) {
@@ -146,6 +158,7 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
             fy_barrier_arrive_expecting(full, half ? FY_STAGE_BYTES - FY_A_BYTES / 2 : FY_STAGE_BYTES);
             uint8_t *to_b = fy_stage_b(shared, stage);
             fy_load_box2(fy_stage_a(shared, stage), a, full, k * FY_TILE_K, row);
+            if (apart && !half) fy_load_box2(fy_stage_a(shared, stage) + FY_A_BYTES / 2, a1, full, k * FY_TILE_K, row1);
             fy_load_box3(to_b, b0, full, k * FY_TILE_K, column, matrix);
             if (make) fy_load_box3(to_b + FY_B_BYTES / 2, b1, full, k * FY_TILE_K, column, matrix);
             if (++stage == FY_STAGES) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loading thread of a block in the backward: feeds the operands of the chosen tiles through the stages with the copy
- * engine. A gradient tile's g and u follow its operands through the same stages.
+ * The loading thread of a block in the backward: feeds the operands of the chosen tiles through the stages with the
+ * copy engine. A gradient tile's g and u follow its operands through the same stages.
  * Reads: rows of x, g, u (context or ring), dout, dg, du, w h'; weights.  Writes: shared memory alone.
  * Waits on: chosen[], empty[stage], both inside the block.
  * Publishes: begun[]; full[stage], whose first one of a tile also tells the consumers of the tile.
@@ -22,13 +22,9 @@ typedef struct fy_feed {
 } fy_feed;
 
 /* Once the stage is empty. */
-FY_DEVICE void fy_feed_open(fy_feed &f)
-{
-    fy_barrier_wait(&f.block->empty[f.stage], f.parity ^ 1);
-}
+FY_DEVICE void fy_feed_open(fy_feed &f) { fy_barrier_wait(&f.block->empty[f.stage], f.parity ^ 1); }
 
-FY_DEVICE void fy_feed_next(fy_feed &f)
-{
+FY_DEVICE void fy_feed_next(fy_feed &f) {
     if (++f.stage == FY_STAGES) {
         f.stage = 0;
         f.parity ^= 1;
@@ -36,16 +32,14 @@ FY_DEVICE void fy_feed_next(fy_feed &f)
 }
 
 /* Row of a block of x, g or u in its map: `*saved` says which of the two. */
-FY_DEVICE int fy_place_of_block(const fy_gpu_call &c, const fy_gpu_backward &b, bool shared, int block, int *saved)
-{
+FY_DEVICE int fy_place_of_block(const fy_gpu_call &c, const fy_gpu_backward &b, bool shared, int block, int *saved) {
     *saved = !shared && fy_is_saved(b, block);
     return (shared || *saved ? block : block % c.ring_blocks) * FY_BLOCK_ROWS;
 }
 
 /* `steps` steps of A (rows of up to two blocks, straight) with B turned: columns `column`.. of rows of a weight. */
-FY_DEVICE void fy_feed_rows(fy_feed &f, const CUtensorMap *a, int row, int used, const CUtensorMap *w, int column, int matrix,
-                            int steps)
-{
+FY_DEVICE void fy_feed_rows(fy_feed &f, const CUtensorMap *a, int row, int used, const CUtensorMap *w, int column,
+                            int matrix, int steps) {
 #pragma unroll 1
     for (int k = 0; k < steps; k++) {
         fy_feed_open(f);
@@ -55,15 +49,15 @@ FY_DEVICE void fy_feed_rows(fy_feed &f, const CUtensorMap *a, int row, int used,
         fy_load_box2(to_a, a, full, k * FY_TILE_K, row);
         if (used == 2) fy_load_box2(to_a + FY_BOX_BYTES, a, full, k * FY_TILE_K, row + FY_BLOCK_ROWS);
 #pragma unroll
-        for (int i = 0; i < 4; i++) fy_load_box3(to_b + i * FY_BOX_BYTES, w, full, column + i * 64, k * FY_TILE_K, matrix);
+        for (int i = 0; i < 4; i++)
+            fy_load_box3(to_b + i * FY_BOX_BYTES, w, full, column + i * 64, k * FY_TILE_K, matrix);
         fy_feed_next(f);
     }
 }
 
 /* `steps` blocks of rows, both operands turned. */
-FY_DEVICE void fy_feed_blocks(fy_feed &f, const CUtensorMap *a, int a_column, int a_row, const CUtensorMap *w, int w_column,
-                              int w_row, int steps)
-{
+FY_DEVICE void fy_feed_blocks(fy_feed &f, const CUtensorMap *a, int a_column, int a_row, const CUtensorMap *w,
+                              int w_column, int w_row, int steps) {
 #pragma unroll 1
     for (int k = 0; k < steps; k++) {
         fy_feed_open(f);
@@ -80,8 +74,7 @@ FY_DEVICE void fy_feed_blocks(fy_feed &f, const CUtensorMap *a, int a_column, in
     }
 }
 
-FY_DEVICE void fy_feed_weight(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t)
-{
+FY_DEVICE void fy_feed_weight(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t) {
     const fy_gpu_backward_maps &maps = t.shared ? b.shared_expert : b.routed;
     int row = (t.shared ? t.block : t.block % c.ring_blocks) * FY_BLOCK_ROWS;
     int m = t.m * FY_TILE_M, n = t.column * FY_TILE_N;
@@ -102,9 +95,8 @@ FY_DEVICE void fy_feed_weight(fy_feed &f, const fy_gpu_call &c, const fy_gpu_bac
 }
 
 /* x with rows of gate and up, nothing turned. */
-FY_DEVICE void fy_feed_remake(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, const CUtensorMap *gate,
-                              const CUtensorMap *up, int matrix)
-{
+FY_DEVICE void fy_feed_remake(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t,
+                              const CUtensorMap *gate, const CUtensorMap *up, int matrix) {
     const fy_gpu_backward_maps &maps = t.shared ? b.shared_expert : b.routed;
     int used = fy_tile_blocks_used(t.rows), saved[2], row[2];
 #pragma unroll
@@ -120,15 +112,14 @@ FY_DEVICE void fy_feed_remake(fy_feed &f, const fy_gpu_call &c, const fy_gpu_bac
             if (i < used) fy_load_box2(to_a + i * FY_BOX_BYTES, &maps.x[saved[i]], full, k * FY_TILE_K, row[i]);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            fy_load_box3(to_b + i * FY_BOX_BYTES, i < 2 ? gate : up, full, k * FY_TILE_K, t.column * FY_HALF_N + i % 2 * 64,
-                         matrix);
+            fy_load_box3(to_b + i * FY_BOX_BYTES, i < 2 ? gate : up, full, k * FY_TILE_K,
+                         t.column * FY_HALF_N + i % 2 * 64, matrix);
         fy_feed_next(f);
     }
 }
 
 /* g and u of a gradient tile, 64 columns at a time, where operands would be. */
-FY_DEVICE void fy_feed_gate_up(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t)
-{
+FY_DEVICE void fy_feed_gate_up(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t) {
     const fy_gpu_backward_maps &maps = t.shared ? b.shared_expert : b.routed;
     int used = fy_tile_blocks_used(t.rows), saved[2], row[2];
 #pragma unroll
@@ -149,14 +140,14 @@ FY_DEVICE void fy_feed_gate_up(fy_feed &f, const fy_gpu_call &c, const fy_gpu_ba
     }
 }
 
-FY_DEVICE void fy_feed_task(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t)
-{
+FY_DEVICE void fy_feed_task(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t) {
     if (t.kind == FY_WEIGHT) {
         fy_feed_weight(f, c, b, t);
         return;
     }
     const fy_gpu_backward_maps &maps = t.shared ? b.shared_expert : b.routed;
-    int kind = fy_task_plain(t.kind), used = fy_tile_blocks_used(t.rows), matrix = t.matrix, column = t.column * FY_TILE_N;
+    int kind = fy_task_plain(t.kind), used = fy_tile_blocks_used(t.rows), matrix = t.matrix,
+        column = t.column * FY_TILE_N;
     const CUtensorMap *gate = &maps.gate, *up = &maps.up, *down = &maps.down;
     if (!t.shared && b.tables_of_weights) {
         gate = b.table.weight_map + matrix;
@@ -178,8 +169,7 @@ FY_DEVICE void fy_feed_task(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backw
     }
 }
 
-FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared)
-{
+FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared) {
     fy_feed f = {fy_backward_block_of(shared), shared, 0, 0};
     for (int number = 0;; number++) {
         fy_barrier_wait(&f.block->chosen[number & 1], number / 2 & 1);

@@ -11,6 +11,7 @@
 #ifndef FERRY_CUDA_ROLE_PRODUCT_CUH
 #define FERRY_CUDA_ROLE_PRODUCT_CUH
 
+#include "cuda/gate_up.cuh"
 #include "cuda/prim_copy.cuh"
 #include "cuda/prim_wgmma.cuh"
 #include "cuda/role_push.cuh"
@@ -69,6 +70,17 @@ FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work
     }
 }
 
+/* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first. */
+FY_DEVICE void fy_keep_gate_up(const fy_gpu_call &c, const float (&acc)[128], const fy_work &w, uint8_t *buffer,
+                               int group, int thread) {
+    bool shared = w.kind == FY_SHARED_MAKE;
+    const fy_gpu_keep_maps &maps = shared ? c.keep_shared : c.keep;
+    int block = w.row / FY_BLOCK_ROWS + group, saved = shared || block < c.context_blocks;
+    int row = saved ? block * FY_BLOCK_ROWS : block % c.ring_blocks * FY_BLOCK_ROWS;
+    fy_save_gate_up(acc, &maps.g[saved], &maps.u[saved], w.column * FY_HALF_N, row, c.limit, buffer, group, thread);
+}
+
+template <bool KEEP>
 FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group) {
     fy_block *block = fy_block_of(shared);
     int thread = threadIdx.x & 127, warp = thread / 32, lane = thread & 31;
@@ -125,6 +137,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         fy_product_wait<0>();
         if (thread == 0) fy_barrier_arrive(&block->empty[last]);
         if (fy_is_make(w.kind)) {
+            if (KEEP && (w.kind == FY_MAKE || c.context_blocks > 0)) fy_keep_gate_up(c, acc, w, buffer, group, thread);
             fy_store_h(c, acc, w, buffer, group, thread);
         } else {
             /* The buffer may still be read by the copy engine from a tile of h. */

@@ -4,8 +4,9 @@
  * describes.
  * Reads: stages in shared memory; weight_ring.  Writes: what role_grad.cuh, role_dx.cuh and role_wgrad.cuh say.
  * Waits on: full[stage] inside the block.
- * Publishes: empty[stage]; remade[block], made[block] with ready[segment], sent[block], gathered[segment]. A signal after
- *            stores is held back until they have had time to drain, and given up early where the block would wait.
+ * Publishes: empty[stage]; remade[block], made[block] with ready[segment], sent[block], gathered[segment]. A signal
+ *            after stores is held back until they have had time to drain, and given up early where the block would
+ *            wait.
  * Registers: 216; 128 hold the accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_PRODUCT_BACKWARD_CUH
@@ -15,8 +16,7 @@
 #include "cuda/role_wgrad.cuh"
 
 /* Sends what the warp holds back, if anything. */
-FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared)
-{
+FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared) {
     int thread = threadIdx.x & 127;
     fy_backward_signal *held = &fy_backward_block_of(shared)->held[threadIdx.x / 32 - 4];
     const fy_backward_signal s = *held;
@@ -40,10 +40,10 @@ FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backwa
 
 /* `steps` stages of operands into the accumulators; the first one adds to what is there if `add`. */
 template <int A_TURNED, int B_TURNED>
-FY_DEVICE void fy_multiply(const fy_gpu_call &c, const fy_gpu_backward &b, float (&acc)[128], uint8_t *shared, fy_stage &stage,
-                           int group, int thread, int steps, int add)
-{
-    const int a_step = A_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP, b_step = B_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP;
+FY_DEVICE void fy_multiply(const fy_gpu_call &c, const fy_gpu_backward &b, float (&acc)[128], uint8_t *shared,
+                           fy_stage &stage, int group, int thread, int steps, int add) {
+    const int a_step = A_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP,
+              b_step = B_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP;
     fy_backward_block *block = fy_backward_block_of(shared);
     int last = -1, send_at = min(2, steps - 1);
     for (int k = 0; k < steps; k++) {
@@ -54,7 +54,8 @@ FY_DEVICE void fy_multiply(const fy_gpu_call &c, const fy_gpu_backward &b, float
         fy_product_begin();
 #pragma unroll
         for (int part = 0; part < 4; part++)
-            fy_product_step_turned<A_TURNED, B_TURNED>(acc, a + part * a_step, w + part * b_step, (k | part | add) != 0);
+            fy_product_step_turned<A_TURNED, B_TURNED>(acc, a + part * a_step, w + part * b_step,
+                                                       (k | part | add) != 0);
         fy_product_commit();
         if (k == send_at) fy_send_backward_signal(c, b, shared);
         if (last >= 0) {
@@ -69,8 +70,7 @@ FY_DEVICE void fy_multiply(const fy_gpu_call &c, const fy_gpu_backward &b, float
 }
 
 /* Stages that this warpgroup has no part in. */
-FY_DEVICE void fy_pass_stages(uint8_t *shared, fy_stage &stage, int group, int thread, int steps)
-{
+FY_DEVICE void fy_pass_stages(uint8_t *shared, fy_stage &stage, int group, int thread, int steps) {
     fy_backward_block *block = fy_backward_block_of(shared);
     for (int k = 0; k < steps; k++) {
         fy_barrier_wait(&block->full[stage.index], stage.parity);
@@ -81,8 +81,7 @@ FY_DEVICE void fy_pass_stages(uint8_t *shared, fy_stage &stage, int group, int t
     }
 }
 
-FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared, int group)
-{
+FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared, int group) {
     fy_backward_block *block = fy_backward_block_of(shared);
     int thread = threadIdx.x & 127, warp = thread / 32, lane = thread & 31;
     uint8_t *buffer = fy_group_buffer(shared, group);
@@ -143,7 +142,8 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             if (t.column == 0 && !t.shared) fy_push_dweights(c, b, t, group, warp, lane);
         }
         if (lane == 0) {
-            fy_backward_signal s = {t.kind, t.row + group * FY_BLOCK_ROWS, min(t.rows - group * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS)};
+            fy_backward_signal s = {t.kind, t.row + group * FY_BLOCK_ROWS,
+                                    min(t.rows - group * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS)};
             block->held[group * 4 + warp] = s;
         }
         __syncwarp();

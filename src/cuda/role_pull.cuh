@@ -3,10 +3,13 @@
  * The pull of token rows: warps take tickets of FY_PULL_ROWS rows in walk order and copy tokens from their owners'
  * staged memory into the x ring. A token that several rows of one macrobatch want is read once, by the ticket of its
  * first row there, and stored to all of them (fan-out). The rows at the head of the walk are an exception: all warps of
- * all blocks bring them, each for itself, so that the products begin as soon as they can. Reads: tile table,
- * source[row], slot_row, staged x of all ranks (or the caller's x).  Writes: x ring. Waits on: made[block of the
- * macrobatch before] (its products have read the ring rows that are overwritten); never for the head. Publishes:
- * pulled[block], rows. Registers: the producer warpgroup's 72: eight 16-byte loads in flight.
+ * all blocks bring them, each for itself, so that the products begin as soon as they can.
+ * Reads: tile table, source[row], slot_row, staged x of all ranks (or the caller's x).
+ * Writes: x ring; with a context the rows that it saves there.
+ * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
+ *           the head.
+ * Publishes: pulled[block], rows.
+ * Registers: the producer warpgroup's 72: eight 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
 #define FERRY_CUDA_ROLE_PULL_CUH
@@ -22,18 +25,23 @@ FY_DEVICE bool fy_wait_for_ring(const fy_gpu_call &c, int row) {
                            FY_AT_PULL_SPACE, c.rank, c.progress_timeout_ns);
 }
 
-/* One token row to the ring rows of the lanes in `wanted`. */
-FY_DEVICE void fy_pull_row(const fy_gpu_call &c, const uint4 *from, uint32_t wanted, int ring_row, int lane) {
+/* One token row to the ring rows, or with a context the rows saved there, of the lanes in `wanted`. */
+template <bool KEEP>
+FY_DEVICE void fy_pull_row(const fy_gpu_call &c, const uint4 *from, uint32_t wanted, int row, int lane) {
     const int batch = 8;
     int row16 = c.hidden / 8;
-    uint4 *ring = (uint4 *)c.table.x_ring;
+    bool saved = KEEP && row / FY_BLOCK_ROWS < c.context_blocks;
+    int place = saved ? row : row % (c.ring_blocks * FY_BLOCK_ROWS);
+    uint32_t all_saved = KEEP ? __ballot_sync(0xffffffffu, saved) : 0;
     for (int i = lane; i - lane < row16; i += 32 * batch) {
         uint4 v[batch];
 #pragma unroll
         for (int b = 0; b < batch; b++)
             if (i + 32 * b < row16) v[b] = __ldcg(from + i + 32 * b);
         for (uint32_t left = wanted; left; left &= left - 1) {
-            uint4 *to = ring + (int64_t)__shfl_sync(0xffffffffu, ring_row, __ffs(left) - 1) * row16 + i;
+            int at = __ffs(left) - 1;
+            uint4 *base = (uint4 *)(KEEP && all_saved >> at & 1 ? c.saved_x : c.table.x_ring);
+            uint4 *to = base + (int64_t)__shfl_sync(0xffffffffu, place, at) * row16 + i;
 #pragma unroll
             for (int b = 0; b < batch; b++)
                 if (i + 32 * b < row16) __stcg(to + 32 * b, v[b]);
@@ -55,7 +63,7 @@ FY_DEVICE int fy_row_along(const fy_gpu_call &c, int rank, int slot, int row, in
 }
 
 /* The rows of one ticket of ROWS rows. False: the call is over. */
-template <int ROWS>
+template <int ROWS, bool KEEP>
 FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, int lane) {
     const int per_tile = FY_TILE_M / ROWS;
     int4 tile = *(const int4 *)&c.table.tile[ticket / per_tile];
@@ -84,7 +92,7 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
         int64_t token = slot / c.slots;
         const uint4 *x = c.staged ? (const uint4 *)(c.peer[rank] + c.at.x) + token * (c.hidden / 8)
                                   : (const uint4 *)(c.x + token * c.x_stride);
-        fy_pull_row(c, x, __ballot_sync(0xffffffffu, mine >= 0), mine % (c.ring_blocks * FY_BLOCK_ROWS), lane);
+        fy_pull_row<KEEP>(c, x, __ballot_sync(0xffffffffu, mine >= 0), mine, lane);
         if (lane == 0) fy_add_relaxed_gpu(rank == c.rank ? &c.table.state->pulls : &c.table.state->remote_pulls, 1);
         fy_fence_async();
         __syncwarp();
@@ -103,20 +111,22 @@ FY_DEVICE int fy_take(uint32_t *counter, int tickets, int lane) {
 }
 
 /* The head's rows: waits for nobody, so every warp may help before it does what it is for. */
+template <bool KEEP>
 FY_DEVICE void fy_pull_head(const fy_gpu_call &c) {
     const int per_tile = FY_TILE_M / FY_FIRST_ROWS;
     int lane = threadIdx.x & 31, ticket;
     while ((ticket = fy_take(&c.table.state->take_head, c.table.state->head_tiles * per_tile, lane)) >= 0)
-        fy_pull_ticket<FY_FIRST_ROWS>(c, ticket, false, lane);
+        fy_pull_ticket<FY_FIRST_ROWS, KEEP>(c, ticket, false, lane);
 }
 
+template <bool KEEP>
 FY_DEVICE void fy_pull_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     const int per_tile = FY_TILE_M / FY_PULL_ROWS;
     int lane = threadIdx.x & 31, head = state->head_tiles * per_tile, all = state->tiles * per_tile - head, ticket;
     bool fan_out = c.fan_out && c.slots <= 32;
     while ((ticket = fy_take(&c.table.state->take_pull, all, lane)) >= 0)
-        if (!fy_pull_ticket<FY_PULL_ROWS>(c, head + ticket, fan_out, lane)) return;
+        if (!fy_pull_ticket<FY_PULL_ROWS, KEEP>(c, head + ticket, fan_out, lane)) return;
 }
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pull of the backward: warps beside the loading thread take tickets of FY_PULL_ROWS rows in walk order and copy rows
- * of dout, and of x where neither the context nor the ring has it, from their owners' staged memory into the ring. A
- * token that several rows of one macrobatch want is read once and stored to all of them. The router weight of every row
- * comes along. The rows of the walk's first step are an exception: all warps bring them, in small tickets. Rows between an expert's last row and the end of its block become zeros in dout and x, which weight
- * gradients contract over.
+ * The pull of the backward: warps beside the loading thread take tickets of FY_PULL_ROWS rows in walk order and copy
+ * rows of dout, and of x where neither the context nor the ring has it, from their owners' staged memory into the
+ * ring. A token that several rows of one macrobatch want is read once and stored to all of them. The router weight of
+ * every row comes along. The rows of the walk's first step are an exception: all warps bring them, in small tickets.
+ * Rows between an expert's last row and the end of its block become zeros in dout and x, which weight gradients
+ * contract over.
  * Reads: tile table, source[row], slot_row; staged dout, x and weights of all ranks.
  * Writes: dout ring, x ring (padding rows of x also in the context), weight_ring.
  * Waits on: made[block], sent[block] and gathered[segment of the block] of the macrobatch before: nobody reads the ring
@@ -19,8 +20,7 @@
 #include "cuda/wait.cuh"
 
 /* The ring rows of a block are free once the macrobatch walked before is done with them. */
-FY_DEVICE bool fy_wait_for_backward_ring(const fy_gpu_call &c, const fy_gpu_backward &b, int block)
-{
+FY_DEVICE bool fy_wait_for_backward_ring(const fy_gpu_call &c, const fy_gpu_backward &b, int block) {
     int before = block - c.ring_blocks;
     if (before < 0) return true;
     bool ok = true;
@@ -35,14 +35,14 @@ FY_DEVICE bool fy_wait_for_backward_ring(const fy_gpu_call &c, const fy_gpu_back
             flag = &b.table.gathered[b.table.block_segment[before]];
             target = b.parts & FERRY_BACKWARD_WEIGHT ? 2 * (uint32_t)b.weight_tickets[0] : 0;
         }
-        ok = fy_await<false>(c, flag, target, FY_AT_PULL_SPACE, c.rank, c.progress_timeout_ns);
+        ok = fy_await<false>(c, flag, target, FY_AT_BACKWARD_SPACE, c.rank, c.progress_timeout_ns);
     }
     return ok;
 }
 
 /* One row to the ring rows of the lanes in `wanted`. */
-FY_DEVICE void fy_pull_row_to(uint16_t *to_ring, const uint4 *from, int row16, uint32_t wanted, int ring_row, int lane)
-{
+FY_DEVICE void fy_pull_row_to(uint16_t *to_ring, const uint4 *from, int row16, uint32_t wanted, int ring_row,
+                              int lane) {
     const int batch = 6;
     uint4 *ring = (uint4 *)to_ring;
 #pragma unroll 1
@@ -61,16 +61,14 @@ FY_DEVICE void fy_pull_row_to(uint16_t *to_ring, const uint4 *from, int row16, u
     }
 }
 
-FY_DEVICE void fy_zero_row(uint16_t *row, int row16, int lane)
-{
+FY_DEVICE void fy_zero_row(uint16_t *row, int row16, int lane) {
 #pragma unroll 1
     for (int i = lane; i < row16; i += 32) __stcg((uint4 *)row + i, make_uint4(0, 0, 0, 0));
 }
 
 /* A ticket's own part: weights of its `count` rows, and zeros in those that are padding, behind `rows`. */
-FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, int row, int rows, int count, int2 source,
-                               int lane)
-{
+FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, int row, int rows, int count,
+                               int2 source, int lane) {
     int ring_row = row % (c.ring_blocks * FY_BLOCK_ROWS), row16 = c.hidden / 8;
     float weight = 0.0f;
     if (lane < rows) weight = __ldcg((const float *)(c.peer[source.x] + b.at.weights) + source.y);
@@ -90,8 +88,7 @@ FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, i
 
 /* Lane k: the row that slot k of the token has here, if the pull of `row` may bring it: in the same macrobatch, and not
  * of the first step; -1 otherwise. */
-FY_DEVICE int fy_row_of_slot(const fy_gpu_call &c, const fy_gpu_backward &b, int rank, int slot, int row, int lane)
-{
+FY_DEVICE int fy_row_of_slot(const fy_gpu_call &c, const fy_gpu_backward &b, int rank, int slot, int row, int lane) {
     if (lane >= c.slots) return -1;
     int mine = c.table.slot_row[fy_wide(rank, c.max_tokens * c.slots) + (uint32_t)(slot / c.slots * c.slots + lane)];
     int ring_rows = c.ring_blocks * FY_BLOCK_ROWS;
@@ -99,9 +96,8 @@ FY_DEVICE int fy_row_of_slot(const fy_gpu_call &c, const fy_gpu_backward &b, int
 }
 
 /* The rows of one ticket: `count` from place `first` of a tile. False: the call is over. */
-FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backward &b, int tile_number, int first, int count,
-                                       bool fan_out, int lane)
-{
+FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backward &b, int tile_number, int first,
+                                       int count, bool fan_out, int lane) {
     int4 tile = *(const int4 *)&b.table.tile[tile_number];
     int row = tile.y + first;
     if (first >= (int)fy_round_to_blocks(tile.z)) return true;
@@ -117,7 +113,8 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
             int along[looks];
 #pragma unroll
             for (int i = 0; i < looks; i++) {
-                int rank = __shfl_sync(0xffffffffu, source.x, r0 + i), slot = __shfl_sync(0xffffffffu, source.y, r0 + i);
+                int rank = __shfl_sync(0xffffffffu, source.x, r0 + i),
+                    slot = __shfl_sync(0xffffffffu, source.y, r0 + i);
                 along[i] = r0 + i < rows ? fy_row_of_slot(c, b, rank, slot, row, lane) : -1;
             }
 #pragma unroll
@@ -140,8 +137,11 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
             bool here = mine >= 0 && (!x || fy_is_missing(c, b, mine / FY_BLOCK_ROWS, ringed));
             uint32_t wanted = __ballot_sync(0xffffffffu, here);
             if (wanted == 0) break;
-            const uint4 *from = (const uint4 *)(c.peer[rank] + (x ? c.at.x : b.at.dout)) + fy_wide(slot / c.slots, row16);
+            const uint4 *from =
+                (const uint4 *)(c.peer[rank] + (x ? c.at.x : b.at.dout)) + fy_wide(slot / c.slots, row16);
             if (!x && !b.staged) from = (const uint4 *)(b.dout + slot / c.slots * b.dout_stride);
+            if (x && rank == c.rank) from = (const uint4 *)b.context.own_x + fy_wide(slot / c.slots, row16);
+            if (lane == 0) fy_add_relaxed_gpu(rank == c.rank ? &b.table.state->pulls : &b.table.state->remote_pulls, 1);
             fy_pull_row_to(x ? c.table.x_ring : b.table.dout_ring, from, row16, wanted, ring_row, lane);
         }
         fy_fence_async();
@@ -153,8 +153,7 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
 }
 
 /* The next ticket on a counter, or -1. */
-FY_DEVICE int fy_take_pull(uint32_t *counter, int tickets, int lane)
-{
+FY_DEVICE int fy_take_pull(uint32_t *counter, int tickets, int lane) {
     int ticket = 0;
     if (lane == 0) ticket = (int)atomicAdd(counter, 1u);
     ticket = __shfl_sync(0xffffffffu, ticket, 0);
@@ -162,16 +161,14 @@ FY_DEVICE int fy_take_pull(uint32_t *counter, int tickets, int lane)
 }
 
 /* The first step's rows, in small tickets and each for itself: waits for nobody, so every warp may help. */
-FY_DEVICE void fy_pull_backward_head(const fy_gpu_call &c, const fy_gpu_backward &b)
-{
+FY_DEVICE void fy_pull_backward_head(const fy_gpu_call &c, const fy_gpu_backward &b) {
     const int per_tile = FY_TILE_M / FY_HEAD_ROWS;
     int lane = threadIdx.x & 31, ticket;
     while ((ticket = fy_take_pull(&b.table.state->take_head, b.table.state->head_tiles * per_tile, lane)) >= 0)
         fy_pull_backward_ticket(c, b, ticket / per_tile, ticket % per_tile * FY_HEAD_ROWS, FY_HEAD_ROWS, false, lane);
 }
 
-FY_DEVICE void fy_pull_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b)
-{
+FY_DEVICE void fy_pull_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     const int per_tile = FY_TILE_M / FY_PULL_ROWS;
     int lane = threadIdx.x & 31, ticket;
     for (;;) {

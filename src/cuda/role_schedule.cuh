@@ -338,6 +338,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     if (threadIdx.x == 0) {
         if (!failed && fy_check_headers(c, call)) failed = 1;
         state->skip = failed;
+        if (c.ring_call) c.ring_call[0] = c.ring_call[1] = 0;
         state->calls = call;
         state->tokens = failed ? 0 : *c.tokens;
         state->take_product = state->take_pull = state->take_head = state->claimed = state->published =
@@ -386,6 +387,9 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     if (threadIdx.x == 0) {
         fy_list_units(c, state->tokens, blocks, tiles, macros);
         volatile fy_gpu_page *page = c.page;
+        page->backward = page->recomputed_rows = 0;
+        page->routed_products = 3 * (int64_t)carry_rows;
+        page->shared_products = 3 * (int64_t)state->tokens;
         page->rows = carry_rows;
         page->tokens = state->tokens;
         page->macrobatches = macros;

@@ -19,15 +19,13 @@ typedef struct fy_span {
     int64_t first, step;
 } fy_span;
 
-FY_DEVICE fy_span fy_grid_span(void)
-{
+FY_DEVICE fy_span fy_grid_span(void) {
     fy_span s = {blockIdx.x * (int64_t)blockDim.x + threadIdx.x, (int64_t)gridDim.x * blockDim.x};
     return s;
 }
 
 /* `tokens` rows, then zeros up to a whole block. */
-FY_DEVICE void fy_copy_tokens(uint16_t *to, const uint16_t *from, int64_t stride, int tokens, int hidden)
-{
+FY_DEVICE void fy_copy_tokens(uint16_t *to, const uint16_t *from, int64_t stride, int tokens, int hidden) {
     int row16 = hidden / 8;
     fy_span s = fy_grid_span();
     int64_t live = (int64_t)tokens * row16, all = fy_round_to_blocks(tokens) * row16;
@@ -39,16 +37,28 @@ FY_DEVICE void fy_copy_tokens(uint16_t *to, const uint16_t *from, int64_t stride
     }
 }
 
-/* The tables of rows are in the context already: the forward's schedule has written them there. */
-FY_DEVICE void fy_keep_role(const fy_gpu_call &c, const fy_gpu_context &context, fy_gpu_backward_state *backward)
-{
+/*
+ * The tables of rows are in the context already: the forward's schedule has written them there. A forward that does
+ * nothing leaves a context without rows.
+ */
+FY_DEVICE void fy_keep_role(const fy_gpu_call &c, const fy_gpu_context &context, fy_gpu_backward_state *backward) {
     const fy_gpu_state *state = c.table.state;
-    if (state->skip) return;
     fy_span s = fy_grid_span();
+    if (state->skip) {
+        for (int64_t l = s.first; l <= c.local_experts; l += s.step) context.first_block[l] = 0;
+        if (s.first == 0) {
+            fy_gpu_kept none = {state->calls, 0, 0, 0, 0, 0, 0, 0};
+            *context.kept = none;
+        }
+        return;
+    }
     if (s.first == 0) {
-        fy_gpu_kept kept = {state->calls, state->tokens, state->blocks, state->tiles, state->macrobatches, state->rows, {0, 0}};
+        const volatile fy_gpu_page *page = c.page; /* what the schedule has counted for the host */
+        fy_gpu_kept kept = {state->calls,        state->tokens, state->blocks,          state->tiles,
+                            state->macrobatches, state->rows,   (int)page->remote_rows, (int)page->sum_rows};
         *context.kept = kept;
         backward->ring_call = state->calls;
+        backward->x_call = c.staged ? state->calls : 0;
     }
     const fy_gpu_slot *slots = fy_symmetric_at<const fy_gpu_slot>(c, c.rank, c.at.slots[state->calls & 1]);
     for (int64_t i = s.first; i < (int64_t)state->tokens * c.slots; i += s.step) {
@@ -59,8 +69,7 @@ FY_DEVICE void fy_keep_role(const fy_gpu_call &c, const fy_gpu_context &context,
     fy_copy_tokens(context.own_x, c.x, c.x_stride, state->tokens, c.hidden);
 }
 
-FY_DEVICE void fy_stage_role(const fy_gpu_call &c, const fy_gpu_backward &b)
-{
+FY_DEVICE void fy_stage_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     fy_gpu_state *state = c.table.state;
     const fy_gpu_kept kept = *b.context.kept;
     uint32_t call = state->calls + 1;
@@ -68,7 +77,7 @@ FY_DEVICE void fy_stage_role(const fy_gpu_call &c, const fy_gpu_backward &b)
     int64_t slots = (int64_t)kept.tokens * c.slots;
     if (b.staged)
         fy_copy_tokens(fy_symmetric_at<uint16_t>(c, c.rank, b.at.dout), b.dout, b.dout_stride, kept.tokens, c.hidden);
-    if (b.context_blocks < c.max_blocks)
+    if (c.ranks > 1 && b.table.state->x_call != kept.call)
         fy_copy_tokens(fy_symmetric_at<uint16_t>(c, c.rank, c.at.x), b.context.own_x, c.hidden, kept.tokens, c.hidden);
     float *weights = fy_symmetric_at<float>(c, c.rank, b.at.weights);
     for (int64_t i = s.first; i < slots; i += s.step) weights[i] = b.context.weights[i];
@@ -102,9 +111,11 @@ FY_DEVICE void fy_stage_role(const fy_gpu_call &c, const fy_gpu_backward &b)
     }
 }
 
-/* Row tiles and the segment of every block, in parallel. */
-FY_DEVICE void fy_lay_tiles(const fy_gpu_call &c, const fy_gpu_backward &b, int tiles)
-{
+/* Row tiles and the segment of every block, in parallel. Returns how many rows have to be computed again. */
+FY_DEVICE int fy_lay_tiles(const fy_gpu_call &c, const fy_gpu_backward &b, int tiles, bool ringed) {
+    __shared__ int again;
+    if (threadIdx.x == 0) again = 0;
+    __syncthreads();
     for (int t = threadIdx.x; t < tiles; t += blockDim.x) {
         int expert;
         fy_tile_place p = fy_place_of_tile(c, t, &expert);
@@ -120,13 +131,20 @@ FY_DEVICE void fy_lay_tiles(const fy_gpu_call &c, const fy_gpu_backward &b, int 
         tile.piece_count = (int)fy_divide_up(p.piece_end - p.piece_first, FY_TILE_BLOCKS);
         b.table.tile[t] = tile;
         int segment = b.table.first_segment[expert] + (int)(p.block / c.ring_blocks) - first_block / c.ring_blocks;
-        for (int64_t i = p.block; i < p.block + FY_TILE_BLOCKS && i < p.piece_end; i++) b.table.block_segment[i] = segment;
+        for (int64_t i = p.block; i < p.block + FY_TILE_BLOCKS && i < p.piece_end; i++)
+            b.table.block_segment[i] = segment;
+        int last_block = (int)p.block + fy_tile_blocks_used(tile.rows) - 1;
+        if (fy_is_missing(c, b, last_block, ringed)) atomicAdd(&again, tile.rows);
     }
+    __syncthreads();
+    return again;
 }
 
-/* Segments: the shared expert's, those of experts with rows in canonical order, those of experts without. Returns all. */
-FY_DEVICE int fy_lay_segments(const fy_gpu_call &c, const fy_gpu_backward &b, int tokens)
-{
+/*
+ * Segments: the shared expert's, those of experts with rows in canonical order, those of experts without. Returns
+ * all.
+ */
+FY_DEVICE int fy_lay_segments(const fy_gpu_call &c, const fy_gpu_backward &b, int tokens) {
     __shared__ int warp_sums[33], segments, turns;
     if (threadIdx.x == 0) {
         segments = 1;
@@ -162,11 +180,11 @@ FY_DEVICE int fy_lay_segments(const fy_gpu_call &c, const fy_gpu_backward &b, in
 }
 
 /* The canonical tile that holds a block. */
-FY_DEVICE int fy_tile_of_block(const fy_gpu_call &c, int block)
-{
+FY_DEVICE int fy_tile_of_block(const fy_gpu_call &c, int block) {
     int e = fy_find(c.table.first_block, c.local_experts, block);
     int first = c.table.first_block[e], cut = block / c.ring_blocks * c.ring_blocks, piece = first > cut ? first : cut;
-    return c.table.first_tile[e] + (int)fy_tiles_between(first, piece, c.ring_blocks) + (block - piece) / FY_TILE_BLOCKS;
+    return c.table.first_tile[e] + (int)fy_tiles_between(first, piece, c.ring_blocks) +
+           (block - piece) / FY_TILE_BLOCKS;
 }
 
 /*
@@ -175,8 +193,7 @@ FY_DEVICE int fy_tile_of_block(const fy_gpu_call &c, int block)
  * next macrobatch's rows come in.
  */
 FY_DEVICE void fy_list_backward(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_kept &kept, int segments,
-                                int empty, bool ringed)
-{
+                                int empty, bool ringed) {
     fy_gpu_backward_state *state = b.table.state;
     const int32_t *macro_tile = c.table.macro_tile;
     bool data = b.parts & FERRY_BACKWARD_DATA, weight = b.parts & FERRY_BACKWARD_WEIGHT;
@@ -223,9 +240,32 @@ FY_DEVICE void fy_list_backward(const fy_gpu_call &c, const fy_gpu_backward &b, 
     state->steps = steps;
 }
 
+/*
+ * Counters for the host. A product is one of rows x hidden x inner: the gradient of h; two for dx; each weight
+ * gradient; two for g and u again.
+ */
+FY_DEVICE void fy_report_backward(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_kept &kept, int again) {
+    volatile fy_gpu_page *page = c.page;
+    int64_t data = b.parts & FERRY_BACKWARD_DATA ? 2 : 0, routed = 1 + data, shared = 1 + data + 2 * b.remake_shared;
+    for (int i = 0; i < 3; i++) {
+        routed += b.to[0][i].wanted;
+        shared += b.to[1][i].wanted;
+    }
+    page->backward = b.parts;
+    page->rows = kept.rows;
+    page->remote_rows = kept.remote_rows;
+    page->sum_rows = kept.own_rows;
+    page->tokens = kept.tokens;
+    page->macrobatches = kept.macrobatches;
+    page->steps = b.table.state->steps;
+    page->blocks = kept.blocks;
+    page->recomputed_rows = again;
+    page->routed_products = routed * kept.rows + 2 * (int64_t)again;
+    page->shared_products = shared * kept.tokens;
+}
+
 /* One block of 1,024 threads. */
-FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b)
-{
+FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     __shared__ int failed;
     fy_gpu_state *state = c.table.state;
     const fy_gpu_kept kept = *b.context.kept;
@@ -238,8 +278,9 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b)
         if (!fy_await<true>(c, flag, call, FY_AT_ENTER, threadIdx.x, c.enter_timeout_ns)) {
             failed = 1;
         } else if (header->spare != b.parts || header->bad_id != kept.call) {
-            fy_device_raise(c, FY_AT_ENTER, threadIdx.x, (uint64_t)b.parts << 32 | kept.call,
-                            (uint64_t)header->spare << 32 | (uint64_t)header->bad_id);
+            bool parts = header->spare != b.parts;
+            fy_device_raise(c, FY_AT_KIND, threadIdx.x, parts ? (uint64_t)b.parts : (uint64_t)kept.call,
+                            parts ? (uint64_t)header->spare : (uint64_t)header->bad_id);
             failed = 1;
         }
     }
@@ -254,15 +295,17 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b)
         state->macrobatches = kept.macrobatches;
         state->rows = kept.rows;
         b.table.state->take_ticket = b.table.state->take_pull = b.table.state->take_sum = b.table.state->take_head = 0;
+        b.table.state->finished = b.table.state->pulls = b.table.state->remote_pulls = 0;
         b.table.state->staged = 0;
         b.table.state->ringed = ringed;
+        b.table.state->x_call = kept.call;
         /* The ring ends with the last macrobatch: still the forward's first only when there is no other. */
         b.table.state->ring_call = kept.macrobatches <= 1 ? kept.call : 0;
     }
     __syncthreads();
     if (failed) return;
     int segments = fy_lay_segments(c, b, kept.tokens), empty = 0;
-    fy_lay_tiles(c, b, kept.tiles);
+    int again = fy_lay_tiles(c, b, kept.tiles, ringed);
     __syncthreads();
     for (int l0 = 0; l0 < c.local_experts; l0 += blockDim.x) {
         int l = l0 + threadIdx.x;
@@ -271,12 +314,7 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b)
     }
     if (threadIdx.x == 0) {
         fy_list_backward(c, b, kept, segments, empty, ringed);
-        volatile fy_gpu_page *page = c.page;
-        page->rows = kept.rows;
-        page->tokens = kept.tokens;
-        page->macrobatches = kept.macrobatches;
-        page->steps = b.table.state->steps;
-        page->blocks = kept.blocks;
+        fy_report_backward(c, b, kept, again);
     }
 }
 

@@ -15,8 +15,7 @@
 #include "cuda/prim_matrix.cuh"
 #include "cuda/wait.cuh"
 
-FY_DEVICE void fy_add_row(float (&acc)[8], const uint4 &row)
-{
+FY_DEVICE void fy_add_row(float (&acc)[8], const uint4 &row) {
     const uint32_t part[4] = {row.x, row.y, row.z, row.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -25,8 +24,7 @@ FY_DEVICE void fy_add_row(float (&acc)[8], const uint4 &row)
     }
 }
 
-FY_DEVICE void fy_sum_dx(const fy_gpu_call &c, const fy_gpu_backward &b, int token, const int32_t *expert, int lane)
-{
+FY_DEVICE void fy_sum_dx(const fy_gpu_call &c, const fy_gpu_backward &b, int token, const int32_t *expert, int lane) {
     const int batch = 4;
     int row16 = c.hidden / 8;
     const uint4 *rows = (const uint4 *)(c.peer[c.rank] + c.at.y) + (int64_t)token * c.slots * row16;
@@ -67,8 +65,7 @@ FY_DEVICE void fy_sum_dx(const fy_gpu_call &c, const fy_gpu_backward &b, int tok
             b.dweights[(int64_t)token * c.slots + k] = expert[k] >= 0 ? __ldcg(dweights + k) : 0.0f;
 }
 
-FY_DEVICE void fy_sum_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b)
-{
+FY_DEVICE void fy_sum_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     int lane = threadIdx.x & 31, tokens = c.table.state->tokens;
     const uint32_t *arrived = (const uint32_t *)(c.peer[c.rank] + b.at.arrived);
     if (!(b.parts & FERRY_BACKWARD_DATA)) return;

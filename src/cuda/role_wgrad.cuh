@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The end of a weight-gradient tile: 64 rows x 256 columns of dWg, dWu or dWd in a warpgroup's accumulators go to the
- * caller's tensor, or, where a macrobatch end cuts the expert, to the table of open sums, from which the next segment of
- * the expert goes on.
+ * caller's tensor, or, where a macrobatch end cuts the expert, to the table of open sums, from which the next segment
+ * of the expert goes on.
  * Reads: accumulators; open sums; a BF16 gradient that is added to.  Writes: the caller's gradient, or open sums.
  * Waits on: old: its own loads.
  * Publishes: gathered[segment] and turn[tile], once for each warpgroup: rows and open sums are read, open sums stored.
@@ -14,13 +14,11 @@
 #include "cuda/role_grad.cuh"
 
 /* The open sums of a tile, in the order of the accumulators: 16 bytes of a thread beside those of the next. */
-FY_DEVICE float4 *fy_open_sums(const fy_gpu_backward &b, const fy_task &t, int group, int thread)
-{
+FY_DEVICE float4 *fy_open_sums(const fy_gpu_backward &b, const fy_task &t, int group, int thread) {
     return (float4 *)(b.table.open + ((int64_t)t.open * 2 + group) * 128 * 128) + thread;
 }
 
-FY_DEVICE void fy_resume_sums(const fy_gpu_backward &b, float (&acc)[128], const fy_task &t, int group, int thread)
-{
+FY_DEVICE void fy_resume_sums(const fy_gpu_backward &b, float (&acc)[128], const fy_task &t, int group, int thread) {
     const float4 *from = fy_open_sums(b, t, group, thread);
 #pragma unroll
     for (int i = 0; i < 32; i++) {
@@ -32,8 +30,8 @@ FY_DEVICE void fy_resume_sums(const fy_gpu_backward &b, float (&acc)[128], const
     }
 }
 
-FY_DEVICE void fy_keep_sums(const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t, int group, int thread)
-{
+FY_DEVICE void fy_keep_sums(const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t, int group,
+                            int thread) {
     float4 *to = fy_open_sums(b, t, group, thread);
 #pragma unroll
     for (int i = 0; i < 32; i++)
@@ -41,9 +39,8 @@ FY_DEVICE void fy_keep_sums(const fy_gpu_backward &b, const float (&acc)[128], c
 }
 
 /* Eight pieces of 32 columns. */
-FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column, int matrix,
-                                     uint8_t *buffer, int group, int thread)
-{
+FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column,
+                                     int matrix, uint8_t *buffer, int group, int thread) {
     int lane = thread & 31, r = thread / 32 * 16 + lane / 4;
 #pragma unroll
     for (int piece = 0; piece < 8; piece++) {
@@ -69,9 +66,8 @@ FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const flo
 }
 
 /* Four pieces of 64 columns; what is added to comes in through the same piece first. */
-FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column, int matrix,
-                                      uint8_t *buffer, uint64_t *old, int group, int thread)
-{
+FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column,
+                                      int matrix, uint8_t *buffer, uint64_t *old, int group, int thread) {
     int lane = thread & 31, r = thread / 32 * 16 + (lane & 15);
     /* Nobody still reads the buffer for another kind of tile. */
     if (add) fy_group_sync(group + 1);
@@ -115,9 +111,8 @@ FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const fl
 }
 
 /* Where a weight gradient goes: its map and the coordinate in it. */
-FY_DEVICE const CUtensorMap *fy_gradient_map(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, int thread,
-                                             int *matrix)
-{
+FY_DEVICE const CUtensorMap *fy_gradient_map(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t,
+                                             int thread, int *matrix) {
     *matrix = t.matrix;
     if (!b.to[t.shared][t.which].table) return t.shared ? &b.shared_expert.to[t.which] : &b.routed.to[t.which];
     const CUtensorMap *map = b.table.to_map + t.which * c.local_experts + t.matrix;
@@ -126,9 +121,8 @@ FY_DEVICE const CUtensorMap *fy_gradient_map(const fy_gpu_call &c, const fy_gpu_
     return map;
 }
 
-FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t,
-                               uint8_t *buffer, uint64_t *old, int group)
-{
+FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128],
+                               const fy_task &t, uint8_t *buffer, uint64_t *old, int group) {
     int thread = fy_thread_again() & 127;
     if (!t.closes) {
         fy_keep_sums(b, acc, t, group, thread);
@@ -149,9 +143,8 @@ FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, c
 }
 
 /* The gradient of an expert without rows: zeros, or what is there. */
-FY_DEVICE void fy_store_no_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, uint8_t *buffer, int group,
-                                  int thread)
-{
+FY_DEVICE void fy_store_no_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, uint8_t *buffer,
+                                  int group, int thread) {
     const fy_gpu_to &to = b.to[t.shared][t.which];
     int matrix, row = t.m * FY_TILE_M + group * FY_BLOCK_ROWS, columns = to.is_f32 ? 32 : 64;
     if (to.add) return;

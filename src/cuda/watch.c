@@ -21,13 +21,19 @@ static const struct {
                   {FERRY_PHASE_COMPUTE, "rows that are being pulled"},
                   {FERRY_PHASE_COMPUTE, "room in the ring of h"},
                   {FERRY_PHASE_COMPUTE, "column tiles of h"},
-                  {FERRY_PHASE_SUM, "result rows of a token (awaited rank unknown)"}};
+                  {FERRY_PHASE_SUM, "result rows of a token (awaited rank unknown)"},
+                  {FERRY_PHASE_SCHEDULE, "the same parts of a backward of the same forward"},
+                  {FERRY_PHASE_PULL, "room in the ring of gradient rows"},
+                  {FERRY_PHASE_COMPUTE, "g and u that are computed again"},
+                  {FERRY_PHASE_COMPUTE, "gradient rows"},
+                  {FERRY_PHASE_COMPUTE, "open sums of a weight gradient"},
+                  {FERRY_PHASE_PULL, "its last pull of the call"}};
 
 static void raise_device_fault(fy_gpu_layer *l) {
     ferry_comm *comm = l->layer->comm;
     const volatile fy_gpu_page *p = l->engine.page;
-    int site = p->site >= FY_AT_ENTER && p->site <= FY_AT_ARRIVED ? p->site : 0;
-    fy_fault fault = {.status = FERRY_E_TIMEOUT,
+    int site = p->site >= FY_AT_ENTER && p->site < FY_SITES ? p->site : 0;
+    fy_fault fault = {.status = site == FY_AT_KIND ? FERRY_E_MISMATCH : FERRY_E_TIMEOUT,
                       .phase = site_words[site].phase,
                       .waiting_rank = comm->rank,
                       .awaited_rank = p->awaited_rank,
@@ -125,13 +131,16 @@ static void take_stats(fy_gpu_layer *l) {
     to->steps = p->steps;
     to->ring_high_water = padded < s->ring_rows ? padded : s->ring_rows;
     to->pulls = p->pulls;
-    to->bytes_pull = p->pulls * s->hidden * 2;
-    to->bytes_pull_remote = p->remote_pulls * s->hidden * 2;
-    to->bytes_push = p->rows * s->hidden * 2;
-    to->bytes_push_remote = p->remote_rows * s->hidden * 2;
+    to->recomputed_rows = p->recomputed_rows;
+    /* In a backward router weights come with the rows, and their gradients go back with dx, unless it makes none. */
+    int64_t with = p->backward ? (int64_t)sizeof(float) : 0, pushes = p->backward != FERRY_BACKWARD_WEIGHT;
+    to->bytes_pull = p->pulls * s->hidden * 2 + p->rows * with;
+    to->bytes_pull_remote = p->remote_pulls * s->hidden * 2 + p->remote_rows * with;
+    to->bytes_push = p->rows * pushes * (s->hidden * 2 + with);
+    to->bytes_push_remote = p->remote_rows * pushes * (s->hidden * 2 + with);
     to->bytes_schedule = p->table_bytes;
-    to->bytes_sum = (p->sum_rows + p->tokens) * s->hidden * 2;
-    to->flop = 6 * s->hidden * (p->rows * s->intermediate + p->tokens * s->shared);
+    to->bytes_sum = (p->sum_rows + p->tokens) * pushes * s->hidden * 2;
+    to->flop = 2 * s->hidden * (p->routed_products * s->intermediate + p->shared_products * s->shared);
 }
 
 void fy_gpu_refresh(ferry_layer *layer) {
