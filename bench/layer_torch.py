@@ -7,8 +7,8 @@
 
 What `ferry bench --backend cuda` measures, by the usual means: sort by expert, exchange counts (the host needs them to
 size the transfers), all-to-all, grouped gate+up product, SwiGLU, grouped down product, all-to-all back, weighted sum.
-Before every start event the GPUs meet in an all-reduce on the same stream; the slowest rank counts. Weight gradients are
-BF16 and overwritten. Prints one JSON object a line and, with --out, writes them to a file.
+Before every start event the GPUs meet in an all-reduce on the same stream; the slowest rank counts. Weight gradients
+are BF16 and overwritten. Prints one JSON object a line and, with --out, writes them to a file.
 """
 import argparse
 import json

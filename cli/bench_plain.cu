@@ -23,8 +23,7 @@ struct place {
     int row, column;
 };
 
-FY_DEVICE place place_of(const bench_plain &p, int tile)
-{
+FY_DEVICE place place_of(const bench_plain &p, int tile) {
     int group = tile / (GROUP_ROWS * p.column_tiles), rest = tile % (GROUP_ROWS * p.column_tiles);
     int rows = min((int)GROUP_ROWS, p.row_tiles - group * GROUP_ROWS);
     return {(group * GROUP_ROWS + rest % rows) * PLAIN_TILE_ROWS, rest / rows * PLAIN_TILE_COLUMNS};
@@ -33,16 +32,14 @@ FY_DEVICE place place_of(const bench_plain &p, int tile)
 struct stage_cursor {
     int stage = 0;
     uint32_t parity = 0;
-    __device__ __forceinline__ void next()
-    {
+    __device__ __forceinline__ void next() {
         if (++stage < STAGES) return;
         stage = 0;
         parity ^= 1;
     }
 };
 
-FY_DEVICE void load_tiles(const bench_plain &p, uint8_t *shared, uint64_t *full, uint64_t *empty)
-{
+FY_DEVICE void load_tiles(const bench_plain &p, uint8_t *shared, uint64_t *full, uint64_t *empty) {
     stage_cursor at;
     for (int tile = blockIdx.x; tile < p.row_tiles * p.column_tiles; tile += gridDim.x) {
         place to = place_of(p, tile);
@@ -57,8 +54,8 @@ FY_DEVICE void load_tiles(const bench_plain &p, uint8_t *shared, uint64_t *full,
 }
 
 /* 64 rows x 256 columns in four pieces, through two buffers that the copy engine empties while the next tile runs. */
-FY_DEVICE void store_tile(const bench_plain &p, const float (&sums)[128], place to, uint8_t *buffers, int group, int thread)
-{
+FY_DEVICE void store_tile(const bench_plain &p, const float (&sums)[128], place to, uint8_t *buffers, int group,
+                          int thread) {
     int lane = thread & 31, row = (thread / 32) * 16 + (lane & 15);
 #pragma unroll
     for (int piece = 0; piece < 4; piece++) {
@@ -81,8 +78,7 @@ FY_DEVICE void store_tile(const bench_plain &p, const float (&sums)[128], place 
     }
 }
 
-FY_DEVICE void multiply_tiles(const bench_plain &p, uint8_t *shared, uint64_t *full, uint64_t *empty, int group)
-{
+FY_DEVICE void multiply_tiles(const bench_plain &p, uint8_t *shared, uint64_t *full, uint64_t *empty, int group) {
     int thread = threadIdx.x & 127;
     float sums[128];
     stage_cursor at;
@@ -91,7 +87,8 @@ FY_DEVICE void multiply_tiles(const bench_plain &p, uint8_t *shared, uint64_t *f
         for (int k = 0; k < p.steps; k++, at.next()) {
             uint8_t *stage = shared + at.stage * STAGE_BYTES;
             fy_barrier_wait(&full[at.stage], at.parity);
-            uint64_t a = fy_operand_descriptor(stage + group * (A_BYTES / 2)), b = fy_operand_descriptor(stage + A_BYTES);
+            uint64_t a = fy_operand_descriptor(stage + group * (A_BYTES / 2)),
+                     b = fy_operand_descriptor(stage + A_BYTES);
             fy_product_begin();
 #pragma unroll
             for (int part = 0; part < 4; part++) fy_product_step(sums, a + part * 2, b + part * 2, (k | part) != 0);
@@ -109,8 +106,7 @@ FY_DEVICE void multiply_tiles(const bench_plain &p, uint8_t *shared, uint64_t *f
     if (thread == 0) fy_store_wait_written();
 }
 
-__global__ void __launch_bounds__(THREADS, 1) bench_plain_kernel(const __grid_constant__ bench_plain p)
-{
+__global__ void __launch_bounds__(THREADS, 1) bench_plain_kernel(const __grid_constant__ bench_plain p) {
     extern __shared__ __align__(1024) uint8_t shared[];
     uint64_t *full = (uint64_t *)(shared + BARRIERS_AT), *empty = full + STAGES;
     if (threadIdx.x == 0) {
@@ -131,13 +127,11 @@ __global__ void __launch_bounds__(THREADS, 1) bench_plain_kernel(const __grid_co
     }
 }
 
-cudaError_t bench_plain_load(void)
-{
+cudaError_t bench_plain_load(void) {
     return cudaFuncSetAttribute(bench_plain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
 }
 
-cudaError_t bench_plain_launch(const bench_plain *p, int blocks, cudaStream_t stream)
-{
+cudaError_t bench_plain_launch(const bench_plain *p, int blocks, cudaStream_t stream) {
     bench_plain_kernel<<<blocks, THREADS, SHARED_BYTES, stream>>>(*p);
     return cudaGetLastError();
 }

@@ -32,7 +32,8 @@ static int default_compute_workers(int nranks) {
 static void fill_defaults(ferry_comm_config *config) {
     int cpu = config->backend == FERRY_CPU; /* other backends have rules of their own for 0 */
     if (cpu && config->comm_workers == 0) config->comm_workers = 1;
-    if (cpu && config->compute_workers == 0) config->compute_workers = default_compute_workers(config->bootstrap.nranks);
+    if (cpu && config->compute_workers == 0)
+        config->compute_workers = default_compute_workers(config->bootstrap.nranks);
     if (config->enter_timeout_s == 0) config->enter_timeout_s = 600;
     if (config->progress_timeout_s == 0) config->progress_timeout_s = 60;
 }
