@@ -103,7 +103,7 @@ static _Noreturn void child_main(const cli_launch_options *options, cli_rank_mai
     ferry_status status = ferry_env_bootstrap_create(options->timeout_s, &env, &bootstrap);
     int code = status ? cli_fail_status(status, "meeting the other ranks") : rank_main(user, &bootstrap, rank);
     ferry_env_bootstrap_destroy(env);
-    exit(code);
+    exit(cli_finish(code));
 }
 
 /* The exit code of an ended child; says when a signal ended it. */

@@ -4,8 +4,10 @@
 #include "cli/message.h"
 #include "cli/options.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct command_entry {
     const char *name, *summary;
@@ -26,7 +28,15 @@ static void print_help(FILE *to) {
                 "Exit codes: 0 success, 1 the work failed or a file is bad, 2 the command line is bad.\n");
 }
 
-int main(int argc, char **argv) {
+/* A stream that was closed before the start would become the next file or socket, and messages would go there. Writing
+ * to this one fails. */
+static void open_streams(void) {
+    int fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDONLY);
+    if (fd >= 0) close(fd);
+}
+
+static int command_of(int argc, char **argv) {
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;
@@ -46,4 +56,9 @@ int main(int argc, char **argv) {
         return commands[i].run(argc - 1, argv + 1);
     }
     return cli_usage("unknown command '%s'", argv[1]);
+}
+
+int main(int argc, char **argv) {
+    open_streams();
+    return cli_finish(command_of(argc, argv));
 }

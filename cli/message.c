@@ -61,3 +61,8 @@ int cli_print_json(json_t *object) {
     free(text);
     return bad ? cli_fail("cannot write to standard output") : CLI_OK;
 }
+
+int cli_finish(int code) {
+    int bad = fflush(stdout) != 0 || ferror(stdout);
+    return bad && !code ? cli_fail("cannot write to standard output") : code;
+}

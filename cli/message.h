@@ -29,4 +29,7 @@ int cli_fail_status(ferry_status status, const char *doing);
  * NULL counts as out of memory. Returns CLI_OK, or CLI_FAILED with a message. */
 int cli_print_json(json_t *object);
 
+/* What a process ends with: `code`, or CLI_FAILED with a message when that is CLI_OK but stdout did not take it all. */
+int cli_finish(int code);
+
 #endif

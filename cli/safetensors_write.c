@@ -128,7 +128,8 @@ static int write_file(const char *path, const char *header, const safetensors_te
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary) {
         return ENAMETOOLONG;
     }
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return EEXIST; /* a rename would replace a device */
+    /* A rename would replace a device. */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return S_ISDIR(info.st_mode) ? EISDIR : EEXIST;
     unlink(temporary); /* left by a process of the same number that crashed */
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return errno;

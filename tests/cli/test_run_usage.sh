@@ -13,7 +13,7 @@ expect 2 "$FERRY" run "$in"
 says err "missing argument OUT.safetensors"
 expect 2 "$FERRY" run "$in" "$out" "$out"
 for pair in "--ranks 0" "--ranks x" "--ranks 1000" "--ring -1" "--ring 64x" "--ring 99999999999999999999" "--isa sse" \
-    "--context all" "--context -3" "--grad-dtype f16" "--swiglu-limit nan" "--swiglu-limit -1" "--timeout -1" \
+    "--context all" "--context -3" "--grad-dtype f16" "--swiglu-limit nan" "--swiglu-limit -1" "--swiglu-limit 1e-60" "--timeout -1" \
     "--comm-workers 0" "--compute-workers 0" "--minibatch 0" "--backend tpu" "--ranks" "--json=yes" \
     "--threads --processes" "-r 2"; do
     # shellcheck disable=SC2086
@@ -31,6 +31,9 @@ rm "$out"
 expect 1 "$FERRY" run "$work/absent.safetensors" "$out"
 says err "cannot be opened"
 expect 1 "$FERRY" run "$work" "$out"
+says err "not a regular file"
+mkfifo "$work/pipe" || problem "no pipe"
+expect 1 timeout 30 "$FERRY" run "$work/pipe" "$out" # nobody writes to it
 says err "not a regular file"
 head -c 300 "$in" >"$work/short.safetensors"
 expect 1 "$FERRY" run "$work/short.safetensors" "$out"
@@ -67,6 +70,8 @@ done
 
 expect 1 "$FERRY" run "$in" "$work/absent/out.safetensors"
 says err "cannot be written"
+expect 1 "$FERRY" run "$in" "$work"
+says err "Is a directory"
 expect 1 "$FERRY" run "$in" /dev/null
 [ -c /dev/null ] || problem "/dev/null was replaced"
 [ -z "$(find "$work" -name '*.tmp')" ] || problem "a temporary file was left"
