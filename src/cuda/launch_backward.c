@@ -46,7 +46,8 @@ ferry_status fy_gpu_gradient_create(fy_gpu_gradient *d, fy_gpu_engine *engine) {
     d->call.remake_shared = s->context_rows == 0;
     FY_CUDA(cudaMalloc((void **)&d->memory, (size_t)d->bytes), "allocating the backward's rows on the device");
     fy_gpu_lay_backward(s, d->memory, &d->call.table);
-    cudaError_t error = cudaMemset(d->call.table.state, 0, sizeof *d->call.table.state);
+    const fy_gpu_backward_state none = {0};
+    cudaError_t error = cudaMemcpy(d->call.table.state, &none, sizeof none, cudaMemcpyHostToDevice);
     ferry_status status = error == cudaSuccess ? map_own_memory(d) : FERRY_OK;
     if (error == cudaSuccess) error = fy_load_backward();
     if (error != cudaSuccess)
