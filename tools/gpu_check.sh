@@ -43,6 +43,12 @@ if python3 -c 'import torch' 2>/dev/null; then
         step bench-ep2 150 torchrun --nproc-per-node=2 bench/gpu/forward_bench.py --library "$build/libferry.so" \
             --json "$out/forward-ep2.json" --skews 0,1
     fi
+    step bench-training-ep1 200 python3 bench/gpu/training_bench.py --library "$build/libferry.so" \
+        --json "$out/training-ep1.json"
+    if [ "$gpus" -ge 2 ]; then
+        step bench-training-ep2 200 torchrun --nproc-per-node=2 bench/gpu/training_bench.py --library "$build/libferry.so" \
+            --json "$out/training-ep2.json"
+    fi
     grep -h score "$out"/bench-*.log
 fi
 echo "$failed failed"
