@@ -4,8 +4,8 @@
 #include "cli/message.h"
 #include "cli/options.h"
 
-#include "cli/check/runner.h"
-#include "cli/check/session.h"
+#include "cli/check/gpu.h"
+#include "cli/check/worker.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static const cli_option option_table[] = {
      .kind = CLI_STRING,
      .at = offsetof(check_options, suite),
      .argument = "NAME",
-     .help = "only this suite: cases, property, bits, life, memory, alloc, overlap or fault"},
+     .help = "only this suite: cases, property, bits, life, memory, alloc, overlap or fault (on GPUs the first three)"},
     {.name = "list", .kind = CLI_FLAG, .at = offsetof(check_options, list), .help = "print the tests, run nothing"},
     {.name = "long",
      .kind = CLI_FLAG,
@@ -85,6 +85,14 @@ typedef struct suite_entry {
     void (*fill)(check_list *list, const check_options *options);
 } suite_entry;
 
+/* The others look inside the CPU backend: its workers, its allocations, its observer. */
+static int suits_backend(const char *suite, const check_options *options) {
+    static const char *const common[] = {"cases", "property", "bits"};
+    int found = options->backend == FERRY_CPU;
+    for (size_t i = 0; i < sizeof common / sizeof *common; i++) found |= strcmp(suite, common[i]) == 0;
+    return found;
+}
+
 #define SUITE_ENTRY(name) {#name, check_suite_##name},
 static const suite_entry suites[] = {CHECK_SUITES(SUITE_ENTRY)};
 enum { SUITE_COUNT = sizeof suites / sizeof *suites };
@@ -99,7 +107,9 @@ static int fill_list(check_list *list, const check_options *options) {
     for (int i = 0; i < SUITE_COUNT; i++) {
         if (wanted && strcmp(wanted, suites[i].name) != 0) continue;
         found = 1;
-        suites[i].fill(list, options);
+        int suits = suits_backend(suites[i].name, options);
+        if (wanted && !suits) return cli_usage("the suite '%s' is not for GPUs", wanted);
+        if (suits) suites[i].fill(list, options);
     }
     return found ? CLI_OK : cli_usage("there is no suite '%s'", wanted);
 }
@@ -137,22 +147,23 @@ static json_t *outcome_json(const check_test *test, const check_outcome *outcome
                      state_keys[outcome->state], "seconds", outcome->seconds, "text", outcome->text);
 }
 
-static void try_backend(const check_case *c) {
-    check_way_possible(c, &(check_way){.backend = (ferry_backend)c->options->backend});
-}
-
-/* Without the backend every test would say the same: they are skipped, all for the reason that this one found. */
-static int run_list(const check_list *list, const check_options *options) {
-    const check_test probe = {"check", "the backend is there", 60, try_backend, NULL};
-    check_outcome found;
-    check_run_test(&probe, options, &found);
+/* `found`: without the backend every test is skipped with this text. */
+static int run_list(const check_list *list, const check_options *options, const check_outcome *found) {
+    /* A GPU's start takes longer than most tests. */
+    check_worker worker = {.list = list, .options = options};
+    int together = options->backend == FERRY_CUDA;
     int64_t counts[3] = {0};
     int bar = isatty(STDOUT_FILENO) && !options->json;
     json_t *results = options->json ? json_array() : NULL;
     for (size_t i = 0; i < list->count; i++) {
-        check_outcome outcome = found;
+        check_outcome outcome = *found;
         if (bar) show_progress(list, i);
-        if (found.state == CHECK_PASSED) check_run_test(&list->tests[i], options, &outcome);
+        if (found->state == CHECK_PASSED) {
+            if (together)
+                check_worker_run(&worker, i, &outcome);
+            else
+                check_run_test(&list->tests[i], options, &outcome);
+        }
         counts[outcome.state]++;
         if (bar) printf("\r\033[K");
         if (results)
@@ -160,6 +171,7 @@ static int run_list(const check_list *list, const check_options *options) {
         else
             show_outcome(&list->tests[i], &outcome);
     }
+    check_worker_stop(&worker);
     int code = counts[CHECK_FAILED] ? CLI_FAILED : CLI_OK;
     if (results) {
         int printed = cli_print_json(json_pack("{s:I, s:I, s:I, s:o}", "passed", (json_int_t)counts[CHECK_PASSED],
@@ -170,6 +182,7 @@ static int run_list(const check_list *list, const check_options *options) {
     printf("%lld passed, %lld failed", (long long)counts[CHECK_PASSED], (long long)counts[CHECK_FAILED]);
     if (counts[CHECK_SKIPPED]) printf(", %lld skipped", (long long)counts[CHECK_SKIPPED]);
     printf("\n");
+    if (options->no_backward[0]) printf("only the forward was run: %s\n", options->no_backward);
     return code;
 }
 
@@ -179,10 +192,12 @@ int ferry_cmd_check(int argc, char **argv) {
     int code;
     if (!cli_parse(&command, argc, argv, &options, NULL, &code)) return code;
     if (options.phase && !options.fault) return cli_usage("--phase needs --fault");
+    check_outcome found = {.state = CHECK_PASSED};
+    if (!options.list && !check_backend_find(&options, found.text, sizeof found.text)) found.state = CHECK_SKIPPED;
     code = fill_list(&list, &options);
     for (size_t i = 0; i < list.count && options.list; i++)
         printf("%-8s %s\n", list.tests[i].suite, list.tests[i].name);
-    if (!code && !options.list) code = run_list(&list, &options);
+    if (!code && !options.list) code = run_list(&list, &options, &found);
     check_list_free(&list);
     return code;
 }

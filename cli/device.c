@@ -100,6 +100,11 @@ static int note(cli_device *device, const char *doing, size_t bytes, const char 
     return why == NULL;
 }
 
+int cli_device_index(ferry_backend backend, int rank) {
+    cli_devices devices;
+    return find(backend, &devices) ? 0 : rank % devices.count;
+}
+
 int cli_device_open(cli_device *device, ferry_backend backend, int rank) {
     cli_devices devices;
     *device = (cli_device){.ops = NULL};

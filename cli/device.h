@@ -56,6 +56,8 @@ int cli_devices_find(ferry_backend backend, cli_devices *devices);
 
 /* For rank `rank` of ranks on this machine: the devices in turn. 1, or 0 with device->why; close it in both cases. */
 int cli_device_open(cli_device *device, ferry_backend backend, int rank);
+/* The number of the device that cli_device_open takes for that rank; 0 when there is none. */
+int cli_device_index(ferry_backend backend, int rank);
 /* Frees what was allocated. */
 void cli_device_close(cli_device *device);
 

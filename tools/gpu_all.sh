@@ -31,7 +31,8 @@ mkdir -p "$folder" || exit 2
 most_ranks=1
 [ "$gpus" -lt 2 ] || most_ranks=2
 commit=${FERRY_COMMIT-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
-hardware=$(nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /' | paste -sd, -)
+hardware=$(nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c |
+    sed 's/^ *\([0-9]*\) /\1 x /' | paste -sd, -)
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
 # The vendor's product is a yardstick; its library is often outside the linker's path.
 library=$(find /usr/local/cuda*/ -name 'libcublas.so.1*' 2>/dev/null | head -n 1)

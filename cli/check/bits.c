@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The same inputs give the same bits: two problems, each run in a plain way and in every other, and compared. */
+#include "cli/check/gpu.h"
 #include "cli/check/bits.h"
 
 #include <string.h>
@@ -182,8 +183,10 @@ static void compare(const check_case *c) {
     way.backend = (ferry_backend)c->options->backend;
     if (!check_way_possible(c, &way)) return;
     check_way plain = plain_way(&way);
+    check_problem problem = problems[pair->problem];
     check_batch batch;
-    CHECK_OR_RETURN(, c, check_batch_make(&problems[pair->problem], &batch), "no memory for the batch");
+    check_fit_problem(c->options, &problem);
+    CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");
     check_result *expected = check_run(c, &batch, &plain);
     check_result *got = expected ? check_run(c, &batch, &way) : NULL;
     if (got) {
@@ -198,8 +201,10 @@ static void compare(const check_case *c) {
 /* The plain run is what all others are compared with, so it is the one that must be right. */
 static void plain_is_right(const check_case *c) {
     check_way plain = plain_way(&(check_way){.backend = (ferry_backend)c->options->backend});
+    check_problem problem = *(const check_problem *)c->argument;
     check_batch batch;
-    CHECK_OR_RETURN(, c, check_batch_make(c->argument, &batch), "no memory for the batch");
+    check_fit_problem(c->options, &problem);
+    CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");
     check_result *result = check_run(c, &batch, &plain);
     if (result) check_against_reference(c, &batch, &plain, result);
     check_result_free(result);
@@ -209,10 +214,12 @@ static void plain_is_right(const check_case *c) {
 /* A token's out, dx and dweights do not depend on the other tokens: the first ones of a batch, run alone. */
 static void prefix(const check_case *c) {
     check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = 2};
-    check_problem few = *(const check_problem *)c->argument;
+    check_problem many = *(const check_problem *)c->argument;
+    check_fit_problem(c->options, &many);
+    check_problem few = many;
     few.tokens = few.tokens / 3;
     check_batch all, some;
-    CHECK_OR_RETURN(, c, check_batch_make(c->argument, &all) && check_batch_make(&few, &some), "no memory");
+    CHECK_OR_RETURN(, c, check_batch_make(&many, &all) && check_batch_make(&few, &some), "no memory");
     check_result *expected = check_run(c, &all, &way);
     check_result *got = expected ? check_run(c, &some, &way) : NULL;
     for (int id = CHECK_OUT; id <= CHECK_DWEIGHTS && got; id++) {

@@ -232,6 +232,10 @@ static const entry entries[] = {
 /* Exactly 0, or exactly what was there: not within a bound. */
 static void empty_expert(const check_case *c) {
     const check_problem problem = {SHAPE(40, 24, 16, 8, 2), .route = route_range, .route_number = 3};
+    if (c->options->no_backward[0]) {
+        check_skip(c, "%s", c->options->no_backward);
+        return;
+    }
     check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = 2, .beta = *(const float *)c->argument};
     check_batch batch;
     CHECK_OR_RETURN(, c, check_batch_make(&problem, &batch), "no memory for the batch");

@@ -5,6 +5,7 @@
  * slot's term, since a sum of one term rounds nothing; from such terms the sums are made again here.
  */
 #include "cli/check/bits.h"
+#include "cli/check/gpu.h"
 
 enum { TOKENS = 6, SLOTS = 4, ALL_SLOTS = TOKENS * SLOTS, NO_SLOT = -1 };
 
@@ -21,18 +22,19 @@ static void edit_opposed(check_batch *b) {
 }
 
 static check_result *run_slots(const check_case *c, int64_t which, int64_t shared) {
-    const check_problem problem = {.seed = 13,
-                                   .tokens = TOKENS,
-                                   .hidden = 40,
-                                   .intermediate = 24,
-                                   .shared = shared,
-                                   .experts = 3,
-                                   .slots = SLOTS,
-                                   .route = route_some,
-                                   .route_number = which,
-                                   .edit = edit_opposed};
+    check_problem problem = {.seed = 13,
+                             .tokens = TOKENS,
+                             .hidden = 40,
+                             .intermediate = 24,
+                             .shared = shared,
+                             .experts = 3,
+                             .slots = SLOTS,
+                             .route = route_some,
+                             .route_number = which,
+                             .edit = edit_opposed};
     const check_way way = {.backend = (ferry_backend)c->options->backend};
     check_batch batch;
+    check_fit_problem(c->options, &problem);
     CHECK_OR_RETURN(NULL, c, check_batch_make(&problem, &batch), "no memory for the batch");
     check_result *result = check_run(c, &batch, &way);
     check_batch_free(&batch);

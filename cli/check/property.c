@@ -3,6 +3,7 @@
  * Random problems run in random ways, compared with the reference. Case i of seed S is case 0 of seed S + i, so
  * `--suite property --seed NUMBER --cases 1` repeats a single one.
  */
+#include "cli/check/gpu.h"
 #include "cli/check/session.h"
 
 /* Draws choices for one case in order. */
@@ -90,6 +91,9 @@ void check_suite_property(check_list *list, const check_options *options) {
         dice d = {(uint64_t)(options->seed + i), 0};
         choices.recipe.problem = random_problem(&d);
         random_way(&d, &choices.recipe.problem, &choices);
+        choices.recipe.way.split = choices.split;
+        check_fit_problem(options, &choices.recipe.problem);
+        check_fit_way(options, &choices.recipe.way);
         check_describe(&choices.recipe.problem, &choices.recipe.way, line, sizeof line);
         check_add(list, "property", 90, run_random, check_keep(list, &choices, sizeof choices), "seed %lld: %s",
                   (long long)(options->seed + i), line);

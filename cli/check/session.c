@@ -2,9 +2,15 @@
 /* Ranks at work. */
 #include "cli/check/session.h"
 
+#include "cli/check/gpu.h"
+
 #include "cli/launch.h"
 
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* Long enough for a machine with less to give than the test asks for, short enough to fail while somebody looks. */
 enum { CHECK_TIMEOUT_S = 30 };
@@ -15,6 +21,7 @@ void check_comm_config(const check_way *way, const ferry_bootstrap *bootstrap, f
     ferry_comm_config_init(config);
     config->backend = way->backend;
     config->bootstrap = *bootstrap;
+    config->device = cli_device_index(way->backend, bootstrap->rank);
     config->comm_workers = way->comm_workers;
     config->compute_workers = way->compute_workers;
     config->isa = way->isa;
@@ -133,11 +140,18 @@ static int check_report(check_rank *r, const check_batch *batch) {
     return check_status(r->c, r->rank, ferry_layer_poll(r->layer, &report), FERRY_OK, "the second poll");
 }
 
+/* Until the call's work is done; a fault on a GPU shows only then. */
+static int finish_call(check_rank *r, check_shard *shard) {
+    return check_shard_wait(shard) && check_status(r->c, r->rank, ferry_comm_error(r->comm), FERRY_OK, "the call");
+}
+
 int check_rank_forward(check_rank *r, check_shard *shard, ferry_context *context, check_result *result) {
     shard->forward.context = context;
     ferry_status status = ferry_forward(r->layer, &shard->forward);
-    ferry_status expected = shard->batch->bad_ids ? FERRY_E_BAD_ID : FERRY_OK;
-    if (!check_status(r->c, r->rank, status, expected, "ferry_forward")) return 0;
+    /* A GPU's call has returned before ids are looked at: they are in the report alone. */
+    int told = shard->batch->bad_ids && r->way->backend == FERRY_CPU;
+    if (!check_status(r->c, r->rank, status, told ? FERRY_E_BAD_ID : FERRY_OK, "ferry_forward")) return 0;
+    if (!finish_call(r, shard)) return 0;
     check_shard_forget(shard);
     if (result) {
         check_rank_outcome *outcome = &result->rank[r->rank];
@@ -160,6 +174,7 @@ int check_rank_backward(check_rank *r, check_shard *shard, ferry_context *contex
         status = ferry_backward(r->layer, &shard->backward);
         if (!check_status(r->c, r->rank, status, FERRY_OK, "the second part of ferry_backward")) return 0;
     }
+    if (!finish_call(r, shard)) return 0;
     if (result) {
         result->rank[r->rank].backward.size = sizeof(ferry_stats);
         ferry_layer_stats(r->layer, &result->rank[r->rank].backward);
@@ -180,10 +195,27 @@ static int rank_main(void *user, const ferry_bootstrap *bootstrap, int rank) {
     return 0;
 }
 
+/* Ranks as threads of a child process: this one must not touch a GPU, or it could not fork ranks later. */
+static int launch_apart(const cli_launch_options *options, launch *l) {
+    int wait_status = 0;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) exit(cli_launch(options, rank_main, l));
+    if (pid < 0 || waitpid(pid, &wait_status, 0) != pid) return 1;
+    return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
 void check_launch(const check_job *job, check_rank_body *body, int deaths) {
     launch l = {job, body};
     cli_launch_options options = {check_way_ranks(job->way), job->way->processes, timeout_of(0)};
-    int code = cli_launch(&options, rank_main, &l);
+    int together = job->c->options->together;
+    if (together && job->way->processes) {
+        atomic_store(&job->c->verdict->alone, 1);
+        check_fail(job->c, "ranks as processes need a test process of their own");
+        return;
+    }
+    int apart = job->way->backend == FERRY_CUDA && !job->way->processes && !together;
+    int code = apart ? launch_apart(&options, &l) : cli_launch(&options, rank_main, &l);
     if (code && !deaths) check_fail(job->c, "a rank ended with exit code %d", code);
 }
 
@@ -211,7 +243,9 @@ static void run_rank(const check_job *job, const ferry_bootstrap *bootstrap, int
 check_result *check_run(const check_case *c, const check_batch *batch, const check_way *way) {
     check_result *result = check_result_make(c, batch, way, 0);
     if (!result) return NULL;
-    check_job job = {c, batch, way, result, NULL};
+    check_way fitted = *way;
+    check_fit_way(c->options, &fitted);
+    check_job job = {c, batch, &fitted, result, NULL};
     check_launch(&job, run_rank, 0);
     if (!check_failed(c)) return result;
     check_result_free(result);
@@ -221,6 +255,7 @@ check_result *check_run(const check_case *c, const check_batch *batch, const che
 void check_run_recipe(const check_case *c) {
     check_recipe recipe = *(const check_recipe *)c->argument;
     recipe.way.backend = (ferry_backend)c->options->backend;
+    check_fit_problem(c->options, &recipe.problem);
     check_batch batch;
     CHECK_OR_RETURN(, c, check_batch_make(&recipe.problem, &batch), "no memory for the batch");
     check_result *result = check_run(c, &batch, &recipe.way);
@@ -234,6 +269,10 @@ int check_way_possible(const check_case *c, const check_way *way) {
     ferry_comm_config config;
     ferry_bootstrap bootstrap;
     ferry_comm *comm = NULL;
+    if (way->backend == FERRY_CUDA) {
+        if (way->isa) check_skip(c, "instruction sets are the CPU's");
+        return !way->isa;
+    }
     ferry_status status = ferry_thread_group_create(1, &group);
     if (!status) status = ferry_thread_group_bootstrap(group, 0, &bootstrap);
     if (!status) {

@@ -23,9 +23,11 @@ static check_buffer *add_buffer(check_shard *s, int64_t bytes) {
         return NULL;
     }
     s->buffers++;
-    *buffer = (check_buffer){memory, words, (uint16_t *)memory + GUARD, 0};
+    *buffer = (check_buffer){memory, words, (uint16_t *)memory + GUARD, 0, memory};
     fill(buffer->memory, words);
-    return buffer;
+    if (s->device.ops->in_place) return buffer;
+    buffer->twin = cli_device_alloc(&s->device, (size_t)words * sizeof(uint16_t));
+    return buffer->twin ? buffer : NULL;
 }
 
 /* Every rank asks for the same size, whatever it has. */
@@ -36,9 +38,38 @@ static check_buffer *add_symmetric(check_shard *s, int64_t bytes) {
     CHECK_OR_RETURN(NULL, s->c, status == FERRY_OK, "ferry_sym_alloc of %lld bytes: %s", (long long)bytes,
                     ferry_last_error());
     s->buffers++;
-    *buffer = (check_buffer){memory, bytes / 2, memory, 1};
+    *buffer = (check_buffer){memory, bytes / 2, memory, 1, memory};
     fill(buffer->memory, buffer->words);
     return buffer;
+}
+
+/* The address of `pointer`, somewhere in a buffer, as calls see it. */
+static void *seen(const check_shard *s, const void *pointer) {
+    for (int b = 0; b < s->buffers; b++) {
+        const check_buffer *buffer = &s->buffer[b];
+        const uint16_t *p = pointer;
+        if (p >= buffer->memory && p < buffer->memory + buffer->words) return buffer->twin + (p - buffer->memory);
+    }
+    return NULL;
+}
+
+/* All buffers to their twins, or back. */
+static int copy_buffers(check_shard *s, int back) {
+    int good = 1;
+    for (int b = 0; b < s->buffers && good; b++) {
+        check_buffer *buffer = &s->buffer[b];
+        if (buffer->twin == buffer->memory) continue;
+        good = cli_device_copy(&s->device, back ? buffer->memory : buffer->twin, back ? buffer->twin : buffer->memory,
+                               (size_t)buffer->words * sizeof(uint16_t));
+    }
+    if (!good) check_fail(s->c, "rank %d: %s", s->rank, s->device.why);
+    return good;
+}
+
+int check_shard_wait(check_shard *s) {
+    if (cli_device_wait(&s->device)) return 1;
+    check_fail(s->c, "rank %d: %s", s->rank, s->device.why);
+    return 0;
 }
 
 /* ---- Views ---- */
@@ -118,6 +149,8 @@ static int tabulate(check_shard *s, check_view *view) {
     void **table = malloc((size_t)(view->count + 1) * sizeof *table);
     if (!table) return 0;
     s->tables[s->buffers - 1] = table;
+    s->twin_tables[s->buffers - 1] = malloc((size_t)(view->count + 1) * sizeof *table);
+    if (!s->twin_tables[s->buffers - 1]) return 0;
     int64_t step = view->at.expert_stride * (int64_t)check_dtype_bytes(view->at.dtype);
     for (int64_t m = 0; m < view->count; m++) table[m] = (char *)view->at.base + (view->count - 1 - m) * step;
     if (view->count > 0) { /* without experts a table would be empty: the base says that it is there */
@@ -251,46 +284,61 @@ static void put_old_gradients(check_shard *s) {
     }
 }
 
+/* A view's matrices as calls see them. */
+static ferry_matrices seen_matrices(check_shard *s, const check_view *view) {
+    ferry_matrices at = view->at;
+    for (int b = 0; b < s->buffers && at.table; b++) {
+        if (s->tables[b] != view->at.table) continue;
+        for (int64_t m = 0; m < view->count; m++) s->twin_tables[b][m] = seen(s, s->tables[b][m]);
+        at.table = s->twin_tables[b];
+        return at;
+    }
+    if (at.base) at.base = seen(s, at.base);
+    return at;
+}
+
 static void make_arguments(check_shard *s) {
     const check_problem *p = &s->batch->problem;
     int64_t stride = s->way->padded ? p->hidden + GAP : 0;
     const check_view *in = s->input, *out = s->output;
     ferry_weights params = {
-        .gate = in[CHECK_GATE].at,
-        .up = in[CHECK_UP].at,
-        .down = in[CHECK_DOWN].at,
-        .shared_gate = in[CHECK_SHARED_GATE].at,
-        .shared_up = in[CHECK_SHARED_UP].at,
-        .shared_down = in[CHECK_SHARED_DOWN].at,
+        .gate = seen_matrices(s, &in[CHECK_GATE]),
+        .up = seen_matrices(s, &in[CHECK_UP]),
+        .down = seen_matrices(s, &in[CHECK_DOWN]),
+        .shared_gate = seen_matrices(s, &in[CHECK_SHARED_GATE]),
+        .shared_up = seen_matrices(s, &in[CHECK_SHARED_UP]),
+        .shared_down = seen_matrices(s, &in[CHECK_SHARED_DOWN]),
     };
     s->num_tokens = (int32_t)s->tokens;
     ferry_forward_args_init(&s->forward);
     s->forward.num_tokens = &s->num_tokens;
-    s->forward.x = in[CHECK_X].at.base;
+    s->forward.stream = s->device.stream;
+    s->forward.x = seen(s, in[CHECK_X].at.base);
     s->forward.x_stride = stride;
-    s->forward.ids = in[CHECK_IDS].at.base;
+    s->forward.ids = seen(s, in[CHECK_IDS].at.base);
     s->forward.ids_dtype = in[CHECK_IDS].at.dtype;
-    s->forward.weights = in[CHECK_WEIGHTS].at.base;
+    s->forward.weights = seen(s, in[CHECK_WEIGHTS].at.base);
     s->forward.params = params;
-    s->forward.out = out[CHECK_OUT].at.base;
+    s->forward.out = seen(s, out[CHECK_OUT].at.base);
     s->forward.out_stride = stride;
     if (p->forward_only) return;
     float beta = s->way->beta;
     ferry_backward_args_init(&s->backward);
     s->backward.parts = FERRY_BACKWARD_ALL;
-    s->backward.dout = in[CHECK_DOUT].at.base;
+    s->backward.stream = s->device.stream;
+    s->backward.dout = seen(s, in[CHECK_DOUT].at.base);
     s->backward.dout_stride = stride;
     s->backward.params = params;
-    s->backward.dx = out[CHECK_DX].at.base;
+    s->backward.dx = seen(s, out[CHECK_DX].at.base);
     s->backward.dx_stride = stride;
-    s->backward.dweights = out[CHECK_DWEIGHTS].at.base;
+    s->backward.dweights = seen(s, out[CHECK_DWEIGHTS].at.base);
     s->backward.grads = (ferry_gradients){
-        .gate = {out[CHECK_DGATE].at, beta},
-        .up = {out[CHECK_DUP].at, beta},
-        .down = {out[CHECK_DDOWN].at, beta},
-        .shared_gate = {out[CHECK_DSHARED_GATE].at, beta},
-        .shared_up = {out[CHECK_DSHARED_UP].at, beta},
-        .shared_down = {out[CHECK_DSHARED_DOWN].at, beta},
+        .gate = {seen_matrices(s, &out[CHECK_DGATE]), beta},
+        .up = {seen_matrices(s, &out[CHECK_DUP]), beta},
+        .down = {seen_matrices(s, &out[CHECK_DDOWN]), beta},
+        .shared_gate = {seen_matrices(s, &out[CHECK_DSHARED_GATE]), beta},
+        .shared_up = {seen_matrices(s, &out[CHECK_DSHARED_UP]), beta},
+        .shared_down = {seen_matrices(s, &out[CHECK_DSHARED_DOWN]), beta},
     };
 }
 
@@ -301,8 +349,9 @@ int check_shard_make(const check_case *c, const check_batch *batch, const check_
     s->tokens = check_way_tokens(way, p->tokens, rank);
     s->first = check_way_first(way, p->tokens, rank);
     for (int64_t e = 0; e < p->experts; e++) s->experts += check_way_expert_rank(way, p->experts, e) == rank;
-    if (!make_views(s)) {
-        check_fail(c, "no memory for the tensors of rank %d", rank);
+    int opened = cli_device_open(&s->device, way->backend, rank);
+    if (!opened || !make_views(s)) {
+        check_fail(c, "no memory for the tensors of rank %d: %s", rank, s->device.why);
         check_shard_free(s);
         return 0;
     }
@@ -314,7 +363,15 @@ int check_shard_make(const check_case *c, const check_batch *batch, const check_
     }
     if (way->beta > 0) put_old_gradients(s);
     make_arguments(s);
-    return 1;
+    int placed = copy_buffers(s, 0);
+    /* While a peer's call waits for this rank on a GPU that they share, nothing that could wait for it may come. */
+    if (placed && comm && !s->device.ops->in_place && ferry_barrier(comm)) {
+        check_fail(c, "rank %d: ferry_barrier: %s", rank, ferry_last_error());
+        placed = 0;
+    }
+    if (placed) return 1;
+    check_shard_free(s);
+    return 0;
 }
 
 /* An input must be as it was made; then it becomes pattern. */
@@ -327,12 +384,15 @@ static void retire(check_shard *s, int key) {
 }
 
 void check_shard_forget(check_shard *s) {
+    if (!copy_buffers(s, 1)) return;
     retire(s, CHECK_X);
     retire(s, CHECK_IDS);
     retire(s, CHECK_WEIGHTS);
+    copy_buffers(s, 0);
 }
 
-int check_shard_untouched(const check_shard *s) {
+int check_shard_untouched(check_shard *s) {
+    if (!copy_buffers(s, 1)) return 0;
     for (int id = 0; id < CHECK_TENSOR_COUNT; id++) {
         const check_view *view = &s->output[id];
         for (int64_t i = 0; i < view->count * view->rows; i++) {
@@ -346,11 +406,13 @@ int check_shard_untouched(const check_shard *s) {
 }
 
 void check_shard_gather(check_shard *s, check_result *result) {
+    if (!copy_buffers(s, 1)) return;
     for (int id = 0; id < CHECK_TENSOR_COUNT; id++) take(&s->output[id], result->tensor[id].data);
     for (int id = 0; id < CHECK_TENSOR_COUNT; id++) erase(&s->output[id]);
     for (int key = 0; key < CHECK_SHARD_INPUTS; key++) {
         if (key != CHECK_X && key != CHECK_IDS && key != CHECK_WEIGHTS) retire(s, key);
     }
+    copy_buffers(s, 0);
     for (int b = 0; b < s->buffers; b++) {
         const check_buffer *buffer = &s->buffer[b];
         for (int64_t i = 0; i < buffer->words; i++) {
@@ -369,8 +431,10 @@ void check_shard_free(check_shard *s) {
         else
             free(s->buffer[b].memory);
         free(s->tables[b]);
+        free(s->twin_tables[b]);
     }
     for (int key = 0; key < CHECK_SHARD_INPUTS; key++) free(s->input[key].offset);
     for (int id = 0; id < CHECK_TENSOR_COUNT; id++) free(s->output[id].offset);
+    cli_device_close(&s->device);
     *s = (check_shard){0};
 }

@@ -20,7 +20,10 @@ typedef struct check_options {
     int64_t fault;     /* check_fault_kind to restrict the fault suite to; 0: all */
     int64_t phase;     /* ferry_phase + 1 likewise; 0: all */
     int64_t overlap, list, json;
-    const char *suite; /* NULL: all */
+    int devices;           /* of the backend (check_backend_find) */
+    char no_backward[240]; /* why the backend has no backward, or "" */
+    int together;          /* this test's process runs others too: it must not fork ranks */
+    const char *suite;     /* NULL: all */
 } check_options;
 
 typedef enum check_state { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED } check_state;
@@ -29,6 +32,7 @@ typedef enum check_state { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED } check_sta
 typedef struct check_verdict {
     _Atomic int claimed;
     _Atomic int state;
+    _Atomic int alone; /* the test gave up because it needs a process of its own */
     char text[2048];
     char note[512]; /* what a test that passed has to say */
 } check_verdict;
