@@ -5,6 +5,8 @@
 #include "lm/adamw.h"
 #include "lm/error.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,6 +95,13 @@ static void optimize(lm_trainer *trainer) {
     lm_model_refresh(model);
 }
 
+/* The same on all ranks, so they all end here or none. */
+static int check_finite(const lm_trainer *trainer, const char *what, double value) {
+    if (isfinite(value)) return 0;
+    return lm_fail("after %" PRId64 " steps %s is %g: the training has diverged; go on from an earlier checkpoint",
+                   trainer->step, what, value);
+}
+
 int lm_trainer_step(lm_trainer *trainer) {
     lm_model *model = trainer->model;
     const lm_config *c = &model->config;
@@ -116,6 +125,8 @@ int lm_trainer_step(lm_trainer *trainer) {
 
     LM_TRY(lm_backward(model, trainer->windows, gradients, trainer->expert_gradient, trainer->pull));
     LM_TRY(lm_exchange_gradients(trainer));
+    LM_TRY(check_finite(trainer, "the loss", trainer->loss));
+    LM_TRY(check_finite(trainer, "the norm of the gradient", trainer->gradient_norm));
     optimize(trainer);
     trainer->step++;
     return 0;
@@ -140,7 +151,8 @@ int lm_trainer_evaluate(lm_trainer *trainer, int64_t windows, double *loss) {
     }
     LM_TRY(lm_exchange_totals(trainer));
     *loss = trainer->totals[0] / (double)(windows * c->length);
-    return lm_fail_status(ferry_barrier(model->comm), "waiting for all ranks to read the held-out loss");
+    LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all ranks to read the held-out loss"));
+    return check_finite(trainer, "the held-out loss", *loss);
 }
 
 void lm_trainer_take_load(lm_trainer *trainer, double *smallest, double *largest) {

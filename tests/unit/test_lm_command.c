@@ -143,6 +143,33 @@ static void test_resume(void **state) {
     assert_int_equal(files, 6); /* text, stdout, stderr, whole, half, end */
 }
 
+/* Not a number in the weights: the training ends with a message on all ranks, and writes nothing. */
+static void test_diverged(void **state) {
+    (void)state;
+    size_t size, header = 0;
+    char *bytes = read_file("half", &size);
+    for (int i = 0; i < 8; i++) header |= (size_t)(unsigned char)bytes[i] << 8 * i;
+    json_t *tensors = json_loadb(bytes + 8, header, 0, NULL);
+    json_t *place = json_object_get(json_object_get(tensors, "final_norm"), "data_offsets");
+    assert_non_null(place);
+    size_t begin = (size_t)json_integer_value(json_array_get(place, 0));
+    memset(bytes + 8 + header + begin, 0xff, (size_t)json_integer_value(json_array_get(place, 1)) - begin);
+    json_decref(tensors);
+    write_file("diverged", bytes, size);
+    free(bytes);
+
+    /* A step; and nothing left to do but the held-out loss. */
+    const char *const lines[] = {"--resume diverged --steps 2 --ranks 2 --save diverged-on",
+                                 "--resume diverged --steps 2 --ranks 2 --json --processes --save diverged-on",
+                                 "--resume diverged --steps 1 --ranks 1 --json --save diverged-on"};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        assert_int_equal(train_small(lines[i]), 1);
+        assert_non_null(strstr(said_err, "the training has diverged"));
+        assert_null(strstr(said_err, "memory"));
+        assert_int_equal(access("diverged-on", F_OK), -1);
+    }
+}
+
 static void test_bad_checkpoints(void **state) {
     (void)state;
     size_t size;
@@ -287,9 +314,9 @@ static void test_lines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),         cmocka_unit_test(test_bad_checkpoints),
-        cmocka_unit_test(test_record_routing), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_json),           cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_resume),         cmocka_unit_test(test_diverged), cmocka_unit_test(test_bad_checkpoints),
+        cmocka_unit_test(test_record_routing), cmocka_unit_test(test_errors),   cmocka_unit_test(test_json),
+        cmocka_unit_test(test_lines),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
