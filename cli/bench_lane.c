@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 
 static const char *say(cudaError_t error) { return error == cudaSuccess ? NULL : cudaGetErrorString(error); }
@@ -23,16 +22,17 @@ static const char *find(const char *name, void *to) {
     return why;
 }
 
-/* Once per process: ranks that are threads share it, and so do measurements that follow each other. */
-static const char *map_gates(bench_lane *lane) {
+/* Once per process: ranks that are threads share it, and so do measurements that follow each other. GPUs and host have
+ * one address space, so the memory has the same address for all of them. */
+static const char *map_gates(bench_gates *gates) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static int mapped;
     pthread_mutex_lock(&lock);
     unsigned flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
-    const char *why = mapped ? NULL : say(cudaHostRegister(lane->gates, sizeof *lane->gates, flags));
+    const char *why = mapped ? NULL : say(cudaHostRegister(gates, sizeof *gates, flags));
     mapped |= !why;
     pthread_mutex_unlock(&lock);
-    return why ? why : say(cudaHostGetDevicePointer((void **)&lane->gates_there, lane->gates, 0));
+    return why;
 }
 
 const char *bench_lane_open(bench_lane *lane, cli_device *device, bench_gates *gates, int rank, int ranks) {
@@ -42,7 +42,7 @@ const char *bench_lane_open(bench_lane *lane, cli_device *device, bench_gates *g
     lane->met = atomic_load(&gates->arrived[rank].value);
     const char *why = find("cuStreamWriteValue32", &lane->write);
     if (!why) why = find("cuStreamWaitValue32", &lane->await);
-    if (!why) why = map_gates(lane);
+    if (!why) why = map_gates(gates);
     while (!why && lane->made < BENCH_MARKS) {
         why = say(cudaEventCreate(&lane->mark[lane->made]));
         if (!why) lane->made++;
@@ -61,16 +61,12 @@ void bench_lane_close(bench_lane *lane) {
     lane->made = 0;
 }
 
-static CUdeviceptr word(const bench_lane *lane, size_t offset) { return (CUdeviceptr)(lane->gates_there + offset); }
-
-static CUdeviceptr arrived(const bench_lane *lane, int rank) {
-    return word(lane, offsetof(bench_gates, arrived) + (size_t)rank * sizeof lane->gates->arrived[0]);
-}
+static CUdeviceptr arrived(const bench_lane *lane, int rank) { return (CUdeviceptr)&lane->gates->arrived[rank].value; }
 
 const char *bench_lane_begin(bench_lane *lane) {
     lane->marks = 0;
     lane->opened++;
-    return say_driver(lane->await(lane->device->stream, word(lane, offsetof(bench_gates, open)), lane->opened,
+    return say_driver(lane->await(lane->device->stream, (CUdeviceptr)&lane->gates->open.value, lane->opened,
                                   CU_STREAM_WAIT_VALUE_GEQ));
 }
 

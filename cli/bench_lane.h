@@ -17,7 +17,6 @@ enum { BENCH_MARKS = 32 };
 typedef struct bench_lane {
     cli_device *device;
     bench_gates *gates;
-    unsigned char *gates_there; /* as the GPU sees them */
     int rank, ranks, marks;
     uint32_t opened, met;
     cudaEvent_t mark[BENCH_MARKS];
