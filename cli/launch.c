@@ -8,11 +8,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -148,12 +150,12 @@ static int wait_for_children(pid_t *pids, int count, int code, double grace_s) {
 }
 
 static int launch_processes(const cli_launch_options *options, cli_rank_main *rank_main, void *user, double grace_s) {
-    static int launches;
     char job[64];
     pid_t parent = getpid();
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    snprintf(job, sizeof job, "ferry-%ld-%lld-%d", (long)parent, (long long)t.tv_sec, launches++);
+    uint64_t number; /* random: containers that share a network have equal pids at equal times */
+    if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
+        return cli_fail("no random number for the name of the job: %s", strerror(errno));
+    snprintf(job, sizeof job, "ferry-%ld-%016llx", (long)parent, (unsigned long long)number);
 
     pid_t *pids = calloc((size_t)options->nranks, sizeof *pids);
     if (!pids) return cli_fail("no memory for %d ranks", options->nranks);
