@@ -14,8 +14,8 @@ says err "missing argument OUT.safetensors"
 expect 2 "$FERRY" run "$in" "$out" "$out"
 for pair in "--ranks 0" "--ranks x" "--ranks 1000" "--ring -1" "--ring 64x" "--ring 99999999999999999999" "--isa sse" \
     "--context all" "--context -3" "--grad-dtype f16" "--swiglu-limit nan" "--swiglu-limit -1" \
-    "--swiglu-limit 1e-60" "--timeout -1" "--comm-workers 0" "--compute-workers 0" "--minibatch 0" "--backend tpu" "--ranks" "--json=yes" \
-    "--threads --processes" "-r 2"; do
+    "--swiglu-limit 1e-60" "--timeout -1" "--comm-workers 0" "--compute-workers 0" "--minibatch 0" "--backend tpu" \
+    "--ranks" "--json=yes" "--threads --processes" "-r 2"; do
     # shellcheck disable=SC2086
     expect 2 "$FERRY" run "$in" "$out" $pair
     silent out
