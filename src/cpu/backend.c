@@ -16,10 +16,22 @@ static int64_t minibatch_rule(const fy_shape *s, int compute_workers) {
     return fy_round_to_blocks(rows > FY_TILE_ROWS ? rows : FY_TILE_ROWS);
 }
 
+static ferry_status check_region(const char *what, int64_t bytes) {
+    if (bytes < FY_LAYOUT_LIMIT) return FERRY_OK;
+    return fy_fail(FERRY_E_MEMORY,
+                   "layer config: %s would need 2^60 bytes or more; lower hidden, intermediate, shared, max_tokens or "
+                   "slots",
+                   what);
+}
+
 static ferry_status cpu_plan(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan) {
     if (shape->minibatch_rows == 0) shape->minibatch_rows = minibatch_rule(shape, compute_workers);
     if (shape->minibatch_rows > shape->ring_rows) shape->minibatch_rows = shape->ring_rows;
-    fy_layout l = fy_cpu_layout(shape, comm_workers + compute_workers);
+    fy_layout l = fy_cpu_layout(shape, (int64_t)comm_workers + compute_workers);
+    FY_TRY(check_region("symmetric memory", l.symmetric.bytes));
+    FY_TRY(check_region("the ring", l.ring.bytes));
+    FY_TRY(check_region("row tables", l.table.bytes));
+    FY_TRY(check_region("a context", l.context.bytes));
     plan->symmetric_bytes = (int64_t)fy_symmetric_bytes(shape->nranks, (size_t)l.symmetric.bytes);
     plan->ring_bytes = l.ring.bytes;
     plan->table_bytes = l.table.bytes + (int64_t)sizeof(fy_cpu_layer);

@@ -7,9 +7,11 @@
 
 int64_t fy_tiles(int64_t columns) { return fy_divide_up(columns, FY_TILE_COLUMNS); }
 
+/* A region that would reach the limit stays there. */
 static int64_t take(int64_t *bytes, int64_t count, int64_t size) {
-    int64_t offset = *bytes;
-    *bytes = fy_divide_up(offset + count * size, 64) * 64;
+    int64_t offset = *bytes, more;
+    if (__builtin_mul_overflow(count, size, &more) || more > FY_LAYOUT_LIMIT - offset) more = FY_LAYOUT_LIMIT - offset;
+    *bytes = fy_divide_up(offset + more, 64) * 64;
     return offset;
 }
 
@@ -57,7 +59,7 @@ static void ring(fy_layout *l, const fy_shape *s) {
     l->ring.dweight = take(b, r * fy_tiles(i), sizeof(float));
 }
 
-static void tables(fy_layout *l, const fy_shape *s, int workers) {
+static void tables(fy_layout *l, const fy_shape *s, int64_t workers) {
     int64_t *b = &l->table.bytes, t = s->max_tokens;
     int64_t macros = fy_divide_up(s->max_blocks, s->ring_rows / FY_BLOCK_ROWS);
     l->max_macrobatches = macros;
@@ -101,7 +103,7 @@ static void context(fy_layout *l, const fy_shape *s) {
     l->context.shared_u = take(b, shared, sizeof(uint16_t));
 }
 
-fy_layout fy_cpu_layout(const fy_shape *shape, int workers) {
+fy_layout fy_cpu_layout(const fy_shape *shape, int64_t workers) {
     fy_layout l = {.max_steps = 0};
     l.schedule = schedule_layout(shape);
     symmetric(&l, shape);

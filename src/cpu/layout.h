@@ -69,7 +69,11 @@ typedef struct fy_layout {
     int64_t scratch_stride; /* bytes of one worker's scratch */
 } fy_layout;
 
-fy_layout fy_cpu_layout(const fy_shape *shape, int workers);
+/* No region is larger; one of this size has wanted as much or more, so that it cannot be had. A multiple of 64, and
+ * small enough that the four can be added. */
+#define FY_LAYOUT_LIMIT (INT64_C(1) << 60)
+
+fy_layout fy_cpu_layout(const fy_shape *shape, int64_t workers);
 
 /* Column tiles of a product's result: by shape, never by a knob, since dweights are summed tile by tile. */
 int64_t fy_tiles(int64_t columns);
