@@ -195,7 +195,8 @@ ferry_status ferry_sym_alloc(ferry_comm *comm, size_t bytes, void **memory) {
 void ferry_sym_free(ferry_comm *comm, void *memory) {
     if (!comm || !memory) return;
     size_t offset;
-    fy_symmetric_destroy(comm, fy_symmetric_find(comm, memory, 0, &offset));
+    fy_symmetric_destroy(comm,
+                         fy_symmetric_find(comm, memory, 1, &offset)); /* 1: where a block ends, another may begin */
 }
 
 ferry_status ferry_sym_peer(ferry_comm *comm, const void *memory, int rank, void **peer) {

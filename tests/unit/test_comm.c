@@ -117,6 +117,48 @@ static void shares(ferry_bootstrap *bootstrap, void *user) {
     ferry_comm_destroy(comm);
 }
 
+/* An allocator whose blocks of NEIGHBOUR bytes lie one below the other, without gaps. */
+enum { NEIGHBOUR = 8192 };
+
+typedef struct neighbours {
+    unsigned char *end;
+    int given;
+} neighbours;
+
+static void *neighbours_alloc(void *user, size_t bytes, size_t align) {
+    neighbours *n = user;
+    void *memory = NULL;
+    if (bytes == NEIGHBOUR) return n->end - (size_t)++n->given * NEIGHBOUR;
+    return posix_memalign(&memory, align, bytes) == 0 ? memory : NULL;
+}
+
+static void neighbours_free(void *user, void *memory, size_t bytes) {
+    (void)user;
+    if (bytes != NEIGHBOUR) free(memory);
+}
+
+/* Freeing a block leaves the one that ends where it begins. */
+static void frees_the_right_one(ferry_bootstrap *bootstrap, void *user) {
+    _Alignas(4096) static unsigned char arena[2 * NEIGHBOUR];
+    (void)user;
+    neighbours n = {.end = arena + sizeof arena};
+    ferry_comm_config config = config_of(bootstrap);
+    config.allocator = (ferry_allocator){neighbours_alloc, neighbours_free, &n};
+    ferry_comm *comm = NULL;
+    CHECK_OK(ferry_comm_create(&config, &comm));
+    if (!comm) return;
+    void *older = NULL, *newer = NULL;
+    size_t offset;
+    CHECK_OK(ferry_sym_alloc(comm, NEIGHBOUR, &older));
+    CHECK_OK(ferry_sym_alloc(comm, NEIGHBOUR, &newer));
+    CHECK((unsigned char *)newer + NEIGHBOUR == older);
+    ferry_sym_free(comm, older);
+    CHECK(fy_symmetric_find(comm, older, 1, &offset) == NULL);
+    CHECK(fy_symmetric_find(comm, newer, 1, &offset) != NULL);
+    ferry_sym_free(comm, newer);
+    ferry_comm_destroy(comm);
+}
+
 /* No rank passes barrier b before every rank has come to it. */
 static void meets(ferry_bootstrap *bootstrap, void *user) {
     _Atomic int *counter = user;
@@ -201,10 +243,16 @@ static void test_bytes_mismatch(void **state) {
     everywhere(disagrees_about_bytes, NULL, 2);
 }
 
+static void test_neighbours(void **state) {
+    (void)state;
+    run_threads(1, frees_the_right_one, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allgather), cmocka_unit_test(test_create),  cmocka_unit_test(test_agree),
-        cmocka_unit_test(test_symmetric), cmocka_unit_test(test_barrier), cmocka_unit_test(test_bytes_mismatch),
+        cmocka_unit_test(test_allgather),  cmocka_unit_test(test_create),  cmocka_unit_test(test_agree),
+        cmocka_unit_test(test_symmetric),  cmocka_unit_test(test_barrier), cmocka_unit_test(test_bytes_mismatch),
+        cmocka_unit_test(test_neighbours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
