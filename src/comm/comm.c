@@ -131,7 +131,7 @@ static ferry_status make_comm(const ferry_comm_config *config, ferry_comm **out)
     fy_memory_init(&memory, &config->allocator);
     FY_TRY(fy_alloc(&memory, sizeof *comm, "a communicator", (void **)&comm));
     fy_memory_init(&comm->memory, &config->allocator);
-    fy_memory_count(&comm->memory, sizeof *comm);
+    fy_memory_count(&comm->memory, sizeof *comm); /* it is the first of what it counts */
     pthread_mutex_init(&comm->raise_lock, NULL);
     comm->rank = config->bootstrap.rank;
     comm->nranks = config->bootstrap.nranks;

@@ -47,11 +47,10 @@ struct ferry_comm {
     ferry_comm_config config; /* defaults filled in: workers, timeouts */
     fy_memory memory;
     fy_symmetric *control;      /* first symmetric block: abort word, fault, heartbeat of every rank (control.c) */
-    fy_symmetric *symmetric;    /* blocks of layers and of ferry_sym_alloc */
+    fy_symmetric *symmetric;    /* all living blocks, the newest first: control, layers', callers' */
     int64_t symmetric_made;     /* blocks ever made */
-    struct fy_monitor *monitor; /* processes: the thread that notices dead peers (monitor.c); NULL for threads */
-    void *backend;              /* CPU: the worker pool (cpu/pool.h) */
-    int64_t calls;              /* collective layer calls so far: the epoch of flags */
+    struct fy_monitor *monitor; /* processes: the thread that notices dead peers (monitor.c); else NULL */
+    void *backend;              /* the backend's own; NULL until it has started */
     uint64_t barriers;          /* ferry_barrier calls so far */
     pthread_mutex_t raise_lock; /* of fy_raise */
     int raised;                 /* this rank has written its fault records */

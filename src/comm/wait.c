@@ -11,9 +11,10 @@
 #include <stdio.h>
 
 enum {
-    PAUSES = 50,      /* turns that only pause: for what is nearly there */
-    YIELDS = 100,     /* turns that then yield the processor */
-    CLOCK_EVERY = 16, /* turns between looks at the clock while not sleeping */
+    PAUSES = 50,          /* turns that only pause: for what is nearly there */
+    YIELDS = 100,         /* turns that then yield the processor */
+    CLOCK_EVERY = 16,     /* turns between looks at the clock while not sleeping */
+    SLEEP_STEP_NS = 1000, /* each sleep is longer than the last one by this, up to the longest */
     LONGEST_SLEEP_NS = 100000
 };
 
@@ -25,7 +26,7 @@ static void back_off(int turn) {
     } else if (turn < PAUSES + YIELDS) {
         sched_yield();
     } else {
-        int64_t ns = (int64_t)1000 * (turn - PAUSES - YIELDS + 1);
+        int64_t ns = (int64_t)SLEEP_STEP_NS * (turn - PAUSES - YIELDS + 1);
         fy_sleep_ns(ns < LONGEST_SLEEP_NS ? ns : LONGEST_SLEEP_NS);
     }
 }
@@ -74,7 +75,7 @@ ferry_status fy_wait_turn(fy_wait *wait, int64_t expected, int64_t seen) {
     }
 
     int turn = wait->spins;
-    if (turn < PAUSES + YIELDS + LONGEST_SLEEP_NS / 1000) wait->spins++;
+    if (turn < PAUSES + YIELDS + LONGEST_SLEEP_NS / SLEEP_STEP_NS) wait->spins++;
     if (turn >= PAUSES + YIELDS || turn % CLOCK_EVERY == CLOCK_EVERY - 1) {
         if (wait->deadline_ns == 0) {
             wait->deadline_ns = fy_deadline_ns(wait->timeout_s);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Small checks of one field each, then one function for each struct that a caller fills. */
 #include "core/check.h"
 
 #include <math.h>
@@ -50,8 +51,6 @@ ferry_status fy_check_layer_config(const ferry_layer_config *c, int nranks) {
     return FERRY_OK;
 }
 
-static int present(const ferry_matrices *m) { return m->base != NULL || m->table != NULL; }
-
 static const char *dtype_name(ferry_dtype dtype) {
     switch (dtype) {
     case FERRY_BF16:
@@ -88,7 +87,7 @@ static ferry_status matrices(const char *where, const char *name, const ferry_ma
 static ferry_status weight(const char *where, const char *name, const ferry_matrices *m, int64_t count,
                            int64_t columns) {
     if (count == 0) return FERRY_OK;
-    if (!present(m)) return fy_fail(FERRY_E_INVALID, "%s: %s is absent (base and table are NULL)", where, name);
+    if (!fy_present(m)) return fy_fail(FERRY_E_INVALID, "%s: %s is absent (base and table are NULL)", where, name);
     if (m->dtype != FERRY_BF16)
         return fy_fail(FERRY_E_UNSUPPORTED, "%s: %s has dtype %s, expected BF16", where, name, dtype_name(m->dtype));
     return matrices(where, name, m, count, columns);
@@ -96,7 +95,7 @@ static ferry_status weight(const char *where, const char *name, const ferry_matr
 
 static ferry_status gradient(const char *where, const char *name, const ferry_gradient *g, int64_t count,
                              int64_t columns) {
-    if (count == 0 || !present(&g->to)) return FERRY_OK;
+    if (count == 0 || !fy_present(&g->to)) return FERRY_OK;
     if (g->to.dtype != FERRY_F32 && g->to.dtype != FERRY_BF16)
         return fy_fail(FERRY_E_UNSUPPORTED, "%s: gradient of %s has dtype %s, expected F32 or BF16", where, name,
                        dtype_name(g->to.dtype));

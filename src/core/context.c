@@ -17,7 +17,6 @@ ferry_status ferry_context_create(ferry_layer *layer, void *memory, ferry_contex
         fy_free(counted, context, sizeof *context);
         return status;
     }
-    layer->contexts++;
     *out = context;
     return FERRY_OK;
 }
@@ -27,5 +26,4 @@ void ferry_context_destroy(ferry_context *context) {
     ferry_layer *layer = context->layer;
     fy_backend_of(layer->comm->config.backend)->context_destroy(context);
     fy_free(&layer->comm->memory, context, sizeof *context);
-    layer->contexts--;
 }

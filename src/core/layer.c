@@ -20,27 +20,29 @@ void ferry_backward_args_init(ferry_backward_args *args) {
 }
 
 /* What every rank must give alike. */
+enum { AGREED = 12 };
+
 typedef struct agreement {
-    int64_t value[12];
+    int64_t value[AGREED];
 } agreement;
 
-static const char *const agreement_name[12] = {"hidden",
-                                               "intermediate",
-                                               "shared",
-                                               "experts",
-                                               "slots",
-                                               "max_tokens",
-                                               "swiglu_limit (bits)",
-                                               "minibatch_rows",
-                                               "ring_rows",
-                                               "context_rows",
-                                               "expert_rank (hash)",
-                                               "precision"};
+static const char *const agreement_name[AGREED] = {"hidden",
+                                                   "intermediate",
+                                                   "shared",
+                                                   "experts",
+                                                   "slots",
+                                                   "max_tokens",
+                                                   "swiglu_limit (bits)",
+                                                   "minibatch_rows",
+                                                   "ring_rows",
+                                                   "context_rows",
+                                                   "expert_rank (hash)",
+                                                   "precision"};
 
 static int64_t map_hash(const ferry_layer_config *c) {
-    uint64_t hash = UINT64_C(1469598103934665603);
+    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a, a rank at a time */
     for (int64_t e = 0; c->expert_rank && e < c->experts; e++)
-        hash = (hash ^ (uint32_t)c->expert_rank[e]) * UINT64_C(1099511628211);
+        hash = (hash ^ (uint32_t)c->expert_rank[e]) * UINT64_C(0x100000001b3);
     return (int64_t)hash;
 }
 
@@ -52,7 +54,7 @@ static ferry_status agree_on_config(ferry_comm *comm, const ferry_layer_config *
     agreement all[FY_MAX_RANKS];
     ferry_status status = fy_allgather(comm, &mine, all, sizeof mine);
     for (int r = 1; r < comm->nranks && status == FERRY_OK; r++)
-        for (int i = 0; i < 12 && status == FERRY_OK; i++)
+        for (int i = 0; i < AGREED && status == FERRY_OK; i++)
             if (all[r].value[i] != all[0].value[i])
                 status = fy_fail(FERRY_E_MISMATCH,
                                  "ferry_layer_create: ranks disagree about %s: rank 0 gives %lld, rank %d gives %lld",
@@ -90,8 +92,6 @@ static ferry_status allocate(ferry_comm *comm, const ferry_layer_config *config,
     ferry_layer *layer;
     FY_TRY(fy_alloc(&comm->memory, fy_layer_own_bytes(shape), "a layer", (void **)&layer));
     layer->comm = comm;
-    layer->config = *config;
-    layer->config.expert_rank = NULL;
     layer->shape = *shape;
     layer->plan = *plan;
     layer->expert_rank = (int32_t *)(layer + 1);

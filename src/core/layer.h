@@ -18,7 +18,6 @@ typedef struct fy_shape {
 
 struct ferry_layer {
     ferry_comm *comm;
-    ferry_layer_config config; /* as given; expert_rank is not kept */
     fy_shape shape;
     ferry_plan plan;
     int32_t *expert_rank;  /* [E] */
@@ -27,7 +26,6 @@ struct ferry_layer {
     ferry_report report;   /* pending; status FERRY_OK when none */
     ferry_stats stats;
     int64_t forwards; /* forward calls so far: stamps the ring and contexts */
-    int contexts;     /* alive */
     void *state;      /* the backend's */
 };
 
@@ -46,7 +44,7 @@ struct ferry_context {
 /* A backend. `layer_create` runs on every rank and must be collective-safe: it returns a status that all agree on. */
 typedef struct fy_backend {
     const char *name;
-    /* Fills minibatch/ring defaults of `shape` (0 means: choose) and the byte counts of `plan`. Pure. */
+    /* Chooses minibatch_rows of `shape` where it is 0, and fills the byte counts of `plan`. Pure. */
     ferry_status (*plan)(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan);
     ferry_status (*comm_create)(ferry_comm *comm);
     void (*comm_destroy)(ferry_comm *comm);
@@ -60,6 +58,9 @@ typedef struct fy_backend {
     ferry_status (*forward)(ferry_layer *layer, const ferry_forward_args *args);
     ferry_status (*backward)(ferry_layer *layer, const ferry_backward_args *args);
 } fy_backend;
+
+/* Whether the caller gave these matrices. */
+static inline int fy_present(const ferry_matrices *m) { return m->base != NULL || m->table != NULL; }
 
 extern const fy_backend fy_backend_cpu;
 /* The CUDA backend registers here when it was built; NULL otherwise. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How the sizes are chosen. Bytes of a backend's own buffers are the backend's to say. */
 #include "core/plan.h"
 
 #include "core/check.h"
@@ -22,9 +23,6 @@ static int64_t count_local(const ferry_layer_config *config, int rank, int nrank
     return count;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend, int rank, int nranks,
                      int comm_workers, int compute_workers, fy_shape *shape, ferry_plan *plan) {
     fy_shape s = {.hidden = config->hidden,
@@ -39,17 +37,17 @@ ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend
     s.local_experts = count_local(config, rank, nranks);
     s.max_rows = s.local_experts == 0 ? 0 : nranks * s.max_tokens * s.slots;
     s.max_blocks = fy_most_blocks(s.max_rows, s.local_experts);
-    int64_t all = most(s.max_blocks, 1) * FY_BLOCK_ROWS;
+    int64_t all = fy_most(s.max_blocks, 1) * FY_BLOCK_ROWS;
     /* A balanced router sends every rank as many rows as a rank has slots; padding adds at most a block an expert. */
     int64_t balanced = fy_round_to_blocks(s.max_tokens * s.slots) + s.local_experts * FY_BLOCK_ROWS;
     s.ring_rows = config->ring_rows > 0 ? fy_round_to_blocks(config->ring_rows) : balanced;
-    s.ring_rows = most(least(s.ring_rows, all), FY_BLOCK_ROWS);
+    s.ring_rows = fy_most(fy_least(s.ring_rows, all), FY_BLOCK_ROWS);
     s.context_rows = config->context_rows >= 0 ? fy_round_to_blocks(config->context_rows) : 2 * balanced;
-    s.context_rows = least(s.context_rows, s.max_blocks * FY_BLOCK_ROWS);
+    s.context_rows = fy_least(s.context_rows, s.max_blocks * FY_BLOCK_ROWS);
     s.minibatch_rows = fy_round_to_blocks(config->minibatch_rows);
     ferry_plan p = {.size = sizeof p, .local_experts = s.local_experts, .max_rows = s.max_rows};
     FY_TRY(backend->plan(&s, comm_workers, compute_workers, &p));
-    s.minibatch_rows = most(least(s.minibatch_rows, s.ring_rows), FY_BLOCK_ROWS);
+    s.minibatch_rows = fy_most(fy_least(s.minibatch_rows, s.ring_rows), FY_BLOCK_ROWS);
     p.minibatch_rows = s.minibatch_rows;
     p.ring_rows = s.ring_rows;
     p.context_rows = s.context_rows;

@@ -37,13 +37,12 @@ ferry_status fy_kernels_select(ferry_isa isa, const fy_kernels **out) {
         for (int i = 0; !found; i++) found = kernels_of(widest_first[i]);
     if (isa < FERRY_ISA_AUTO || isa > FERRY_ISA_AVX512)
         return fy_fail(FERRY_E_INVALID,
-                       "fy_kernels_select: instruction set %d is not known; expected 0 (auto) to 3 "
-                       "(avx512)",
+                       "instruction set: %d is not known, expected FERRY_ISA_AUTO (0) to FERRY_ISA_AVX512 (3)",
                        (int)isa);
     if (!found)
         return fy_fail(FERRY_E_UNSUPPORTED,
-                       "fy_kernels_select: this processor or build has no %s; use auto, or "
-                       "portable, which runs everywhere",
+                       "instruction set: this processor or build has no %s; use auto, or portable, which runs "
+                       "everywhere",
                        isa == FERRY_ISA_AVX512 ? "AVX-512 (f, bw, dq, vl)" : "AVX2 with FMA");
     *out = found;
     return FERRY_OK;

@@ -12,6 +12,10 @@
 
 enum { FY_BLOCK_ROWS = 64 };
 
+FY_RULE int64_t fy_least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+FY_RULE int64_t fy_most(int64_t a, int64_t b) { return a > b ? a : b; }
+
 FY_RULE int64_t fy_divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
 FY_RULE int64_t fy_blocks_of_rows(int64_t rows) { return fy_divide_up(rows, FY_BLOCK_ROWS); }
@@ -20,7 +24,7 @@ FY_RULE int64_t fy_round_to_blocks(int64_t rows) { return fy_blocks_of_rows(rows
 
 /* Most blocks that `rows` rows can fill when they fall on at most `experts` segments, each padded to a block. */
 FY_RULE int64_t fy_most_blocks(int64_t rows, int64_t experts) {
-    int64_t used = experts < rows ? experts : rows;
+    int64_t used = fy_least(experts, rows);
     return (rows + (FY_BLOCK_ROWS - 1) * used) / FY_BLOCK_ROWS;
 }
 
