@@ -5,6 +5,7 @@
 #include "cli/options.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,5 +61,6 @@ static int command_of(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     open_streams();
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of writing it */
     return cli_finish(command_of(argc, argv));
 }

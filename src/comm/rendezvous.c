@@ -69,7 +69,13 @@ static outcome try_to_join(fy_rendezvous *meeting, int64_t deadline, int *fd, fy
     address hub = address_of(meeting->job);
     fy_message hello = message_of(meeting);
     *fd = new_socket();
-    if (*fd >= 0 && connect(*fd, (struct sockaddr *)&hub.name, hub.bytes) == 0 && same_user(*fd) &&
+    if (*fd < 0) {
+        answer->status = FERRY_E_SYSTEM;
+        snprintf(answer->text, sizeof answer->text, "job %s: rank %d cannot make a socket: %s", meeting->job,
+                 meeting->rank, strerror(errno));
+        return REFUSED;
+    }
+    if (connect(*fd, (struct sockaddr *)&hub.name, hub.bytes) == 0 && same_user(*fd) &&
         fy_socket_send(*fd, &hello, sizeof hello, deadline) == 0 &&
         fy_socket_receive(*fd, answer, sizeof *answer, deadline + FY_VERDICT_NS) == 0 &&
         answer->magic == FY_MESSAGE_MAGIC) {
@@ -120,6 +126,7 @@ static ferry_status refuse(fy_rendezvous *meeting, int listener, int newcomer, f
     for (int r = 1; r < meeting->nranks; r++) {
         if (meeting->sockets[r] < 0) continue;
         fy_socket_send(meeting->sockets[r], &no, sizeof no, deadline);
+        close_socket(&meeting->sockets[r]); /* descriptors may be what is short */
         untold--;
     }
     while (untold > 0 && fy_now_ns() < deadline) {
@@ -146,7 +153,12 @@ static int has_gone(int fd) {
 static ferry_status admit(fy_rendezvous *meeting, int listener) {
     char why[sizeof((fy_message *)0)->text];
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0) return FERRY_OK;
+    if (fd < 0) {
+        if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return FERRY_OK;
+        snprintf(why, sizeof why, "job %s: rank 0 cannot accept the connection of a rank: %s", meeting->job,
+                 strerror(errno));
+        return refuse(meeting, listener, -1, FERRY_E_SYSTEM, why);
+    }
     fy_message hello;
     if (!same_user(fd) || fy_socket_receive(fd, &hello, sizeof hello, fy_deadline_ns(HELLO_S)) != 0) {
         close(fd);
