@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The products of a piece with their epilogues, and where the rows that they read and write are. */
 #include "cpu/compute.h"
 
-#include <string.h>
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-const uint16_t *fy_matrix(const ferry_matrices *m, int64_t expert) {
+static const uint16_t *matrix_of(const ferry_matrices *m, int64_t expert) {
     return m->table ? m->table[expert] : (const uint16_t *)m->base + expert * m->expert_stride;
 }
 
-float *fy_tile(void *scratch, int which) { return (float *)scratch + which * FY_TILE_ROWS * FY_TILE_COLUMNS; }
+float *fy_accumulators(void *scratch, int which) { return (float *)scratch + which * FY_TILE_ROWS * FY_TILE_COLUMNS; }
 
-void *fy_product_scratch(void *scratch) { return fy_tile(scratch, 2); }
+void *fy_product_scratch(void *scratch) { return fy_accumulators(scratch, 2); }
 
 static fy_view view_shared(const fy_call *call) {
     const fy_layout *l = &call->state->layout;
@@ -54,20 +51,15 @@ fy_view fy_view_piece(const fy_call *call, const fy_piece *piece) {
                      .dweight = (float *)fy_ring(call, l->ring.dweight) + ring_row * fy_tiles(width)};
 }
 
-/* The part of a product's result that one unit makes. */
-typedef struct tile {
-    int64_t row, column;
-    int rows, columns;
-} tile;
-
-static tile tile_of(const fy_group *group, int64_t unit, int64_t rows, int64_t columns) {
+static fy_tile tile_of(const fy_group *group, int64_t unit, int64_t rows, int64_t columns) {
     /* Row tiles vary fastest: workers beside each other share a column tile of the weights. */
     int64_t row = unit % group->row_tiles * FY_TILE_ROWS, column = unit / group->row_tiles * FY_TILE_COLUMNS;
-    return (tile){row, column, (int)least(FY_TILE_ROWS, rows - row), (int)least(FY_TILE_COLUMNS, columns - column)};
+    return (fy_tile){row, column, (int)fy_least(FY_TILE_ROWS, rows - row),
+                     (int)fy_least(FY_TILE_COLUMNS, columns - column)};
 }
 
-static void count_flop(fy_call *call, tile t, int64_t depth) {
-    atomic_fetch_add_explicit(&call->flop, 2 * depth * t.rows * t.columns, memory_order_relaxed);
+void fy_count_flop(fy_call *call, fy_tile tile, int64_t depth) {
+    atomic_fetch_add_explicit(&call->flop, 2 * depth * tile.rows * tile.columns, memory_order_relaxed);
 }
 
 /* A: rows of a row-major tensor, multiplied along its columns. */
@@ -77,10 +69,10 @@ static fy_operand along_columns(const uint16_t *data, int64_t stride, int64_t ro
 
 /* B of x W^T: rows of W. B of x W: columns of W. */
 static fy_operand matrix_rows(const ferry_matrices *m, int64_t expert, int64_t row) {
-    return (fy_operand){fy_matrix(m, expert) + row * m->row_stride, m->row_stride, 1};
+    return (fy_operand){matrix_of(m, expert) + row * m->row_stride, m->row_stride, 1};
 }
 static fy_operand matrix_columns(const ferry_matrices *m, int64_t expert, int64_t column) {
-    return (fy_operand){fy_matrix(m, expert) + column, 1, m->row_stride};
+    return (fy_operand){matrix_of(m, expert) + column, 1, m->row_stride};
 }
 
 static const ferry_matrices *gate_of(const fy_call *call, const fy_view *v) {
@@ -94,9 +86,9 @@ static const ferry_matrices *down_of(const fy_call *call, const fy_view *v) {
 }
 
 /* gate + up, then h and (where kept) g and u. A remake writes h too: its rows are rewritten before they are read. */
-static void make(fy_call *call, const fy_view *v, tile t, int keep, void *scratch) {
+static void make(fy_call *call, const fy_view *v, fy_tile t, int keep, void *scratch) {
     const fy_kernels *k = call->kernels;
-    float *g = fy_tile(scratch, 0), *u = fy_tile(scratch, 1);
+    float *g = fy_accumulators(scratch, 0), *u = fy_accumulators(scratch, 1);
     int64_t hidden = call->shape->hidden;
     fy_operand x = along_columns(v->x, v->x_stride, t.row);
     k->product(g, FY_TILE_COLUMNS, t.rows, t.columns, hidden, 0, x, matrix_rows(gate_of(call, v), v->expert, t.column),
@@ -108,21 +100,21 @@ static void make(fy_call *call, const fy_view *v, tile t, int keep, void *scratc
         k->swiglu_row(v->h + at, keep ? v->g + at : NULL, keep ? v->u + at : NULL, g + r * FY_TILE_COLUMNS,
                       u + r * FY_TILE_COLUMNS, t.columns, call->shape->limit);
     }
-    count_flop(call, t, 2 * hidden);
+    fy_count_flop(call, t, 2 * hidden);
 }
 
-static void down(fy_call *call, const fy_view *v, tile t, void *scratch) {
-    float *y = fy_tile(scratch, 0);
+static void down(fy_call *call, const fy_view *v, fy_tile t, void *scratch) {
+    float *y = fy_accumulators(scratch, 0);
     call->kernels->product(y, FY_TILE_COLUMNS, t.rows, t.columns, v->width, 0, along_columns(v->h, v->width, t.row),
                            matrix_rows(down_of(call, v), v->expert, t.column), fy_product_scratch(scratch));
     for (int r = 0; r < t.rows; r++)
         call->kernels->round_row(v->result + (t.row + r) * call->shape->hidden + t.column, y + r * FY_TILE_COLUMNS,
                                  t.columns);
-    count_flop(call, t, v->width);
+    fy_count_flop(call, t, v->width);
 }
 
-static void grad(fy_call *call, const fy_view *v, tile t, void *scratch) {
-    float *dh = fy_tile(scratch, 0);
+static void grad(fy_call *call, const fy_view *v, fy_tile t, void *scratch) {
+    float *dh = fy_accumulators(scratch, 0);
     int64_t tiles = fy_tiles(v->width), part = t.column / FY_TILE_COLUMNS;
     call->kernels->product(dh, FY_TILE_COLUMNS, t.rows, t.columns, call->shape->hidden, 0,
                            along_columns(v->dout, v->dout_stride, t.row),
@@ -134,20 +126,20 @@ static void grad(fy_call *call, const fy_view *v, tile t, void *scratch) {
                                                   v->g + at, v->u + at, t.columns, weight, call->shape->limit);
         if (v->dweight) v->dweight[row * tiles + part] = dw;
     }
-    count_flop(call, t, call->shape->hidden);
+    fy_count_flop(call, t, call->shape->hidden);
 }
 
 /* dx = dg Wg + du Wu: one chain over both K ranges. */
-static void dx(fy_call *call, const fy_view *v, tile t, void *scratch) {
+static void dx(fy_call *call, const fy_view *v, fy_tile t, void *scratch) {
     const fy_kernels *k = call->kernels;
-    float *acc = fy_tile(scratch, 0);
+    float *acc = fy_accumulators(scratch, 0);
     k->product(acc, FY_TILE_COLUMNS, t.rows, t.columns, v->width, 0, along_columns(v->dg, v->width, t.row),
                matrix_columns(gate_of(call, v), v->expert, t.column), fy_product_scratch(scratch));
     k->product(acc, FY_TILE_COLUMNS, t.rows, t.columns, v->width, 1, along_columns(v->du, v->width, t.row),
                matrix_columns(up_of(call, v), v->expert, t.column), fy_product_scratch(scratch));
     for (int r = 0; r < t.rows; r++)
         k->round_row(v->result + (t.row + r) * call->shape->hidden + t.column, acc + r * FY_TILE_COLUMNS, t.columns);
-    count_flop(call, t, 2 * v->width);
+    fy_count_flop(call, t, 2 * v->width);
 }
 
 void fy_compute_unit(fy_call *call, const fy_group *group, int64_t unit, void *scratch) {
@@ -158,7 +150,7 @@ void fy_compute_unit(fy_call *call, const fy_group *group, int64_t unit, void *s
     const fy_piece *piece = group->index < 0 ? &call->shared : &call->piece[group->index];
     fy_view v = fy_view_piece(call, piece);
     int to_hidden = group->work == FY_WORK_DOWN || group->work == FY_WORK_DX;
-    tile t = tile_of(group, unit, v.rows, to_hidden ? call->shape->hidden : v.width);
+    fy_tile t = tile_of(group, unit, v.rows, to_hidden ? call->shape->hidden : v.width);
     switch (group->work) {
     case FY_WORK_MAKE:
         make(call, &v, t, call->keep, scratch);

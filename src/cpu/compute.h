@@ -13,17 +13,24 @@ typedef struct fy_view {
     int64_t width;            /* I or S */
     const uint16_t *x, *dout; /* [rows, H] at their strides */
     int64_t x_stride, dout_stride;
-    uint16_t *h, *g, *u, *dg, *du; /* [rows, width]; h: w * h' in backward; g, u NULL: not kept */
+    uint16_t *h, *g, *u, *dg, *du; /* [rows, width]; h: w * h' in backward; g, u: also where they are not kept */
     uint16_t *result;              /* [rows, H] */
     const float *weight;           /* [rows]; NULL: all 1 */
-    float *dweight;                /* [rows][tiles of width]; NULL: not wanted */
+    float *dweight;                /* [rows][tiles of width]; NULL: none */
 } fy_view;
 
+/* The part of a product's result that one unit makes. */
+typedef struct fy_tile {
+    int64_t row, column;
+    int rows, columns;
+} fy_tile;
+
 fy_view fy_view_piece(const fy_call *call, const fy_piece *piece);
-const uint16_t *fy_matrix(const ferry_matrices *m, int64_t expert);
 /* A worker's scratch: two accumulator tiles, then what the product kernel wants. */
-float *fy_tile(void *scratch, int which);
+float *fy_accumulators(void *scratch, int which);
 void *fy_product_scratch(void *scratch);
+/* Counts 2 * depth for every element of the tile. */
+void fy_count_flop(fy_call *call, fy_tile tile, int64_t depth);
 /* Runs unit 0 .. row_tiles * column_tiles - 1 of a group. Its inputs are there. */
 void fy_compute_unit(fy_call *call, const fy_group *group, int64_t unit, void *scratch);
 /* One tile of the weight gradients of a segment (compute_weight.c). */

@@ -9,50 +9,48 @@
 
 #include <string.h>
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+/* The three gradients, in the order of a segment's units. */
+typedef enum which { GATE, UP, DOWN, ALL } which;
 
-static int wanted(const ferry_gradient *g) { return g->to.base != NULL || g->to.table != NULL; }
-
-/* One of the three gradients: rows of the matrix come from `a` of a piece, columns from `b`. */
+/* One of them: rows of the matrix come from `a` of a piece, columns from `b`. */
 typedef struct kind {
     const ferry_gradient *gradient;
-    int which; /* 0 gate, 1 up, 2 down */
+    which which;
     int64_t rows, columns;
 } kind;
 
-/* The gradient and tile that a unit stands for: wanted gradients in the order gate, up, down. */
+/* The wanted gradient that a unit belongs to; `unit` becomes its tile there. */
 static kind kind_of(const fy_call *call, const fy_segment *segment, int64_t *unit) {
     const ferry_gradients *g = call->grads;
     int shared = segment->expert < 0;
-    const ferry_gradient *each[3] = {shared ? &g->shared_gate : &g->gate, shared ? &g->shared_up : &g->up,
-                                     shared ? &g->shared_down : &g->down};
+    const ferry_gradient *each[ALL] = {shared ? &g->shared_gate : &g->gate, shared ? &g->shared_up : &g->up,
+                                       shared ? &g->shared_down : &g->down};
     int64_t width = shared ? call->shape->shared : call->shape->intermediate, hidden = call->shape->hidden;
-    int64_t tiles = fy_divide_up(width, FY_TILE_COLUMNS) * fy_divide_up(hidden, FY_TILE_COLUMNS);
-    int which = 0;
-    for (; which < 3; which++) {
-        if (!wanted(each[which])) continue;
+    int64_t tiles = fy_tiles(width) * fy_tiles(hidden);
+    which w = GATE;
+    for (; w < ALL; w++) {
+        if (!fy_present(&each[w]->to)) continue;
         if (*unit < tiles) break;
         *unit -= tiles;
     }
-    return (kind){each[which], which, which == 2 ? hidden : width, which == 2 ? width : hidden};
+    return (kind){each[w], w, w == DOWN ? hidden : width, w == DOWN ? width : hidden};
 }
 
 /* Adds a run of rows to the tile: A(m, r) and B(n, r) are columns of two row tensors. */
-static void add_rows(fy_call *call, float *acc, const fy_piece *first, int64_t rows, int which, int64_t row,
-                     int64_t column, int tile_rows, int tile_columns, void *scratch) {
+static void add_rows(fy_call *call, float *acc, const fy_piece *first, int64_t rows, which w, fy_tile t,
+                     void *scratch) {
     fy_view v = fy_view_piece(call, first);
-    const uint16_t *a = which == 0 ? v.dg : which == 1 ? v.du : v.dout, *b = which == 2 ? v.h : v.x;
-    int64_t a_stride = which == 2 ? v.dout_stride : v.width, b_stride = which == 2 ? v.width : v.x_stride;
-    call->kernels->product(acc, FY_TILE_COLUMNS, tile_rows, tile_columns, rows, 1, (fy_operand){a + row, 1, a_stride},
-                           (fy_operand){b + column, 1, b_stride}, fy_product_scratch(scratch));
-    atomic_fetch_add_explicit(&call->flop, 2 * rows * tile_rows * tile_columns, memory_order_relaxed);
+    const uint16_t *a = w == GATE ? v.dg : w == UP ? v.du : v.dout, *b = w == DOWN ? v.h : v.x;
+    int64_t a_stride = w == DOWN ? v.dout_stride : v.width, b_stride = w == DOWN ? v.width : v.x_stride;
+    call->kernels->product(acc, FY_TILE_COLUMNS, t.rows, t.columns, rows, 1, (fy_operand){a + t.row, 1, a_stride},
+                           (fy_operand){b + t.column, 1, b_stride}, fy_product_scratch(scratch));
+    fy_count_flop(call, t, rows);
 }
 
 /* Pieces of a segment lie one after the other, except where rows saved in the context end. */
-static void add_pieces(fy_call *call, float *acc, const fy_segment *segment, int which, int64_t row, int64_t column,
-                       int tile_rows, int tile_columns, void *scratch) {
+static void add_pieces(fy_call *call, float *acc, const fy_segment *segment, which w, fy_tile t, void *scratch) {
     if (segment->expert < 0) {
-        add_rows(call, acc, &call->shared, call->shared.rows, which, row, column, tile_rows, tile_columns, scratch);
+        add_rows(call, acc, &call->shared, call->shared.rows, w, t, scratch);
         return;
     }
     const fy_piece *piece = call->piece + segment->first_piece, *end = piece + segment->pieces;
@@ -60,58 +58,57 @@ static void add_pieces(fy_call *call, float *acc, const fy_segment *segment, int
         const fy_piece *first = piece;
         int64_t rows = 0;
         for (; piece < end && piece->saved == first->saved; piece++) rows += piece->rows;
-        add_rows(call, acc, first, rows, which, row, column, tile_rows, tile_columns, scratch);
+        add_rows(call, acc, first, rows, w, t, scratch);
     }
 }
 
 /* grad = round(beta * old + sum). */
-static void store(const fy_kernels *kernels, const kind *k, int64_t expert, const float *acc, int64_t row,
-                  int64_t column, int rows, int columns) {
+static void store(const fy_kernels *kernels, const kind *k, int64_t expert, const float *acc, fy_tile t) {
     const ferry_matrices *to = &k->gradient->to;
     int64_t size = to->dtype == FERRY_F32 ? 4 : 2;
     unsigned char *matrix =
         to->table ? to->table[expert] : (unsigned char *)to->base + expert * to->expert_stride * size;
     int add = k->gradient->beta != 0.0f;
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < t.rows; r++) {
         const float *from = acc + r * FY_TILE_COLUMNS;
-        unsigned char *line = matrix + ((row + r) * to->row_stride + column) * size;
+        unsigned char *line = matrix + ((t.row + r) * to->row_stride + t.column) * size;
         float *f32 = (float *)line;
         uint16_t *bf16 = (uint16_t *)line;
         if (to->dtype == FERRY_F32)
-            for (int c = 0; c < columns; c++) f32[c] = add ? f32[c] + from[c] : from[c];
+            for (int c = 0; c < t.columns; c++) f32[c] = add ? f32[c] + from[c] : from[c];
         else if (!add)
-            kernels->round_row(bf16, from, columns);
+            kernels->round_row(bf16, from, t.columns);
         else
-            for (int c = 0; c < columns; c++) bf16[c] = fy_bf16_from_f32(fy_bf16_to_f32(bf16[c]) + from[c]);
+            for (int c = 0; c < t.columns; c++) bf16[c] = fy_bf16_from_f32(fy_bf16_to_f32(bf16[c]) + from[c]);
     }
 }
 
 /* The tile's sums, kept between the segments of an expert that macrobatch ends have cut. */
-static void copy_open(fy_call *call, const kind *k, float *acc, int64_t row, int64_t column, int rows, int columns,
-                      int save) {
+static void copy_open(fy_call *call, const kind *k, float *acc, fy_tile t, int save) {
     float *open = (float *)fy_table(call, call->state->layout.table.open) + k->which * k->rows * k->columns;
-    for (int r = 0; r < rows; r++) {
-        float *kept = open + (row + r) * k->columns + column, *tile = acc + r * FY_TILE_COLUMNS;
-        memcpy(save ? kept : tile, save ? tile : kept, (size_t)columns * sizeof(float));
+    for (int r = 0; r < t.rows; r++) {
+        float *kept = open + (t.row + r) * k->columns + t.column, *tile = acc + r * FY_TILE_COLUMNS;
+        memcpy(save ? kept : tile, save ? tile : kept, (size_t)t.columns * sizeof(float));
     }
 }
 
 void fy_compute_weight(fy_call *call, const fy_segment *segment, int64_t unit, void *scratch) {
-    float *acc = fy_tile(scratch, 0);
+    float *acc = fy_accumulators(scratch, 0);
     kind k = kind_of(call, segment, &unit);
     int64_t column_tiles = fy_tiles(k.columns);
     /* Tiles are counted in column tiles both ways, so that gate and down have equally many. */
     int64_t row = unit / column_tiles * FY_TILE_COLUMNS, column = unit % column_tiles * FY_TILE_COLUMNS;
-    int rows = (int)least(FY_TILE_COLUMNS, k.rows - row), columns = (int)least(FY_TILE_COLUMNS, k.columns - column);
-    int64_t pieces = segment->expert < 0 ? call->shared.rows : segment->pieces;
-    if (pieces == 0 && k.gradient->beta != 0.0f) return; /* an expert without rows leaves what it adds to as it is */
+    fy_tile t = {row, column, (int)fy_least(FY_TILE_COLUMNS, k.rows - row),
+                 (int)fy_least(FY_TILE_COLUMNS, k.columns - column)};
+    int empty = segment->expert < 0 ? call->shared.rows == 0 : segment->pieces == 0;
+    if (empty && k.gradient->beta != 0.0f) return; /* an expert without rows leaves what it adds to as it is */
     if (segment->opens)
-        copy_open(call, &k, acc, row, column, rows, columns, 0);
+        copy_open(call, &k, acc, t, 0);
     else
-        for (int r = 0; r < rows; r++) memset(acc + r * FY_TILE_COLUMNS, 0, (size_t)columns * sizeof(float));
-    add_pieces(call, acc, segment, k.which, row, column, rows, columns, scratch);
+        for (int r = 0; r < t.rows; r++) memset(acc + r * FY_TILE_COLUMNS, 0, (size_t)t.columns * sizeof(float));
+    add_pieces(call, acc, segment, k.which, t, scratch);
     if (segment->closes)
-        store(call->kernels, &k, segment->expert < 0 ? 0 : segment->expert, acc, row, column, rows, columns);
+        store(call->kernels, &k, segment->expert < 0 ? 0 : segment->expert, acc, t);
     else
-        copy_open(call, &k, acc, row, column, rows, columns, 1);
+        copy_open(call, &k, acc, t, 1);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The sizes of everything in the four regions, one function each, in the order in which it lies there. */
 #include "cpu/layout.h"
 
 #include "cpu/product.h"
@@ -63,24 +64,23 @@ static void tables(fy_layout *l, const fy_shape *s, int64_t workers) {
     int64_t *b = &l->table.bytes, t = s->max_tokens;
     int64_t macros = fy_divide_up(s->max_blocks, s->ring_rows / FY_BLOCK_ROWS);
     l->max_macrobatches = macros;
-    l->max_steps = macros * fy_divide_up(s->ring_rows, s->minibatch_rows);
+    int64_t steps = macros * fy_divide_up(s->ring_rows, s->minibatch_rows);
     /* A piece ends at the end of a step, of an expert or of the saved rows; a segment at a macrobatch's or expert's. */
-    l->max_pieces = l->max_steps + s->local_experts + 1;
-    l->max_segments = macros + s->local_experts;
-    l->max_groups = 3 * l->max_pieces + l->max_segments + 4;
+    int64_t pieces = steps + s->local_experts + 1, segments = macros + s->local_experts;
+    /* Most in a backward: three products of a piece, one of a segment, four of the shared expert. */
+    int64_t groups = 3 * pieces + segments + 4;
     l->table.schedule = take(b, l->schedule.bytes, 1);
-    l->table.steps = take(b, l->max_steps, sizeof(fy_step));
-    l->table.pieces = take(b, l->max_pieces, sizeof(fy_piece));
-    l->table.segments = take(b, l->max_segments, sizeof(fy_segment));
-    l->table.groups = take(b, l->max_groups, sizeof(fy_group));
+    l->table.steps = take(b, steps, sizeof(fy_step));
+    l->table.pieces = take(b, pieces, sizeof(fy_piece));
+    l->table.segments = take(b, segments, sizeof(fy_segment));
+    l->table.groups = take(b, groups, sizeof(fy_group));
     l->table.open = take(b, macros > 1 ? 3 * s->hidden * s->intermediate : 0, sizeof(float));
-    int64_t sources = s->local_experts * s->nranks;
-    l->table.cursor = take(b, s->experts > sources ? s->experts : sources, sizeof(int64_t));
+    l->table.cursor = take(b, s->experts, sizeof(int64_t));
     l->table.lead = take(b, 2 * macros, sizeof(int64_t));
     l->scratch_stride = 0;
     take(&l->scratch_stride, 2 * FY_TILE_ROWS * FY_TILE_COLUMNS, sizeof(float));
     take(&l->scratch_stride, (int64_t)fy_product_scratch_bytes(), 1);
-    take(&l->scratch_stride, s->hidden, sizeof(float));
+    take(&l->scratch_stride, s->hidden, sizeof(float)); /* so a row of sums fits, from the start on */
     l->table.scratch = take(b, workers, l->scratch_stride);
     if (s->shared == 0) return;
     l->shared.h = take(b, t * s->shared, sizeof(uint16_t));
@@ -104,7 +104,7 @@ static void context(fy_layout *l, const fy_shape *s) {
 }
 
 fy_layout fy_cpu_layout(const fy_shape *shape, int64_t workers) {
-    fy_layout l = {.max_steps = 0};
+    fy_layout l = {.max_macrobatches = 0};
     l.schedule = schedule_layout(shape);
     symmetric(&l, shape);
     ring(&l, shape);

@@ -51,10 +51,10 @@ typedef struct fy_layout {
     struct {
         int64_t schedule; /* fy_schedule_layout, relative */
         int64_t steps, pieces, segments, groups;
-        int64_t open;    /* float [3][H * I]: sums of the one expert that a macrobatch end has cut */
-        int64_t cursor;  /* int64 [max(E, local E * R)]: counters of the counting sort */
+        int64_t open; /* float [3][H * I]: sums of an expert that a macrobatch end has cut; none where one holds all */
+        int64_t cursor;  /* int64 [E]: counters of the counting sort */
         int64_t lead;    /* int64 [2][macrobatches]: while finding leaders */
-        int64_t scratch; /* per worker */
+        int64_t scratch; /* of each worker: two tiles and the product's own (compute.h), or a row of sums */
         int64_t bytes;
     } table;
     struct {
@@ -65,7 +65,7 @@ typedef struct fy_layout {
         int64_t bytes;
     } context;
     fy_schedule_layout schedule;
-    int64_t max_macrobatches, max_steps, max_pieces, max_segments, max_groups;
+    int64_t max_macrobatches;
     int64_t scratch_stride; /* bytes of one worker's scratch */
 } fy_layout;
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One job at a time: a round number says that it is new, a count when all workers have returned from it. */
 #include "cpu/pool.h"
 
 #include <pthread.h>

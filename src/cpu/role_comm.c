@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a communication worker does: whatever of pull, push and sum is ready, pulls first since they feed the products.
- * Compute workers join it when their tickets are done. No unit is taken before it is ready, so none blocks another.
+ * Compute workers join it when their tickets are done. No unit is taken before it is ready; inside one, a pull may
+ * wait for a row that a pull taken earlier is about to read.
  */
 #include "cpu/state.h"
 

@@ -3,7 +3,8 @@
  * Role compute: the products. A unit is a ticket: one tile of one product.
  * reads      rows in the ring, the context or (shared expert) own tensors; weights
  * writes     h, g, u, results, gradients; dweight partials
- * waits on   pulled[step], remade[step], made[step], pushed and finished of the step before on the same ring rows
+ * waits on   pulled[step], remade[step], made[step], pushed and finished of the step before on the same ring rows; done
+ *            of the segment that used the open sums before
  * publishes  remade[step], made[step], finished[step], done of a segment
  */
 #include "cpu/compute.h"

@@ -3,7 +3,8 @@
  * Role pull: dispatch (forward) and reverse-combine (backward). A unit is one step.
  * reads      the owners' x or dout, and their router weights in backward
  * writes     rows of the step in the ring (x of saved rows: in the context)
- * waits on   made[before], segments of the step before (the ring rows are free), pulls of earlier macrobatches
+ * waits on   made[before], done of segments of the step before (the ring rows are free), pulls of earlier macrobatches;
+ *            inside the unit: pulled of an earlier step, for a leader that another worker is still reading
  * publishes  pulled[step]
  *
  * A token wanted by several rows of a macrobatch is read from its owner once, for the first of them (the leader); the

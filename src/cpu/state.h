@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-/* Which slot of which rank a row is: slot = token * K + k there. source -1: padding. */
+/* Which slot of which rank a row is: slot = token * K + k there. Those of padding rows are never read. */
 typedef struct fy_row {
     int32_t source, slot;
 } fy_row;

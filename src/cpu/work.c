@@ -20,12 +20,11 @@ static int64_t expert_of_block(const fy_call *call, int64_t block) {
     return low;
 }
 
-/* Backward: what of a piece the context or the ring still has. */
+/* Whether a piece's x, g, u are in the context; in backward, whether they are neither there nor in the ring. */
 static void mark_source(fy_call *call, fy_piece *p) {
-    int64_t saved_rows = call->context ? call->shape->context_rows : 0;
     int ringed = call->backward && call->state->ring_forward == call->context->forward &&
                  fy_macrobatch_of_row(p->first, call->shape->ring_rows) == 0;
-    p->saved = p->first < saved_rows;
+    p->saved = (int8_t)fy_is_saved(call, p->first);
     p->missing = call->backward && !p->saved && !ringed;
 }
 
@@ -59,11 +58,10 @@ static void build_steps(fy_call *call) {
     }
 }
 
-static fy_group *add_group(fy_call *call, fy_work work, int64_t index, int64_t row_tiles, int64_t column_tiles) {
-    fy_group *g = &call->group[call->groups++];
-    *g = (fy_group){work, (int32_t)index, call->tickets, (int32_t)row_tiles, (int32_t)column_tiles};
+static void add_group(fy_call *call, fy_work work, int64_t index, int64_t row_tiles, int64_t column_tiles) {
+    call->group[call->groups++] =
+        (fy_group){work, (int32_t)index, call->tickets, (int32_t)row_tiles, (int32_t)column_tiles};
     call->tickets += row_tiles * column_tiles;
-    return g;
 }
 
 /* One product over every piece of a step; returns its units. */
@@ -77,17 +75,16 @@ static uint32_t add_step(fy_call *call, fy_work work, int64_t step, int64_t colu
 }
 
 static uint32_t add_shared(fy_call *call, fy_work work, int64_t columns) {
-    return (uint32_t)(add_group(call, work, -1, tiles_of_rows(call->tokens), fy_tiles(columns))->row_tiles *
-                      fy_tiles(columns));
+    int64_t before = call->tickets;
+    add_group(call, work, -1, tiles_of_rows(call->tokens), fy_tiles(columns));
+    return (uint32_t)(call->tickets - before);
 }
-
-static int wanted(const ferry_gradient *g) { return g->to.base != NULL || g->to.table != NULL; }
 
 /* Weight-gradient tiles of a matrix pair: as many as the wanted gradients have. */
 static int64_t weight_tiles(const fy_call *call, int64_t width, int shared) {
     const ferry_gradients *g = call->grads;
-    int count = shared ? wanted(&g->shared_gate) + wanted(&g->shared_up) + wanted(&g->shared_down)
-                       : wanted(&g->gate) + wanted(&g->up) + wanted(&g->down);
+    int count = shared ? fy_present(&g->shared_gate.to) + fy_present(&g->shared_up.to) + fy_present(&g->shared_down.to)
+                       : fy_present(&g->gate.to) + fy_present(&g->up.to) + fy_present(&g->down.to);
     return count * fy_tiles(width) * fy_tiles(call->shape->hidden);
 }
 
@@ -97,7 +94,7 @@ static void add_segment(fy_call *call, int64_t index) {
     if (g->units > 0) add_group(call, FY_WORK_WEIGHT, index, g->units, 1);
 }
 
-/* Segments in walk order of the backward: every expert's, cut at macrobatch ends; empty experts have one too. There is
+/* Segments in walk order: every expert's, cut at macrobatch ends; empty experts have one too. There is
  * one area of open sums, so who uses it waits for the one that used it before, also when that was another expert. */
 static void build_segments(fy_call *call) {
     int64_t piece = 0;
