@@ -11,7 +11,6 @@
 #include "comm/rendezvous.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@ struct ferry_env_bootstrap {
     double timeout_s;
     uint64_t nonce, round;
     ferry_status broken; /* an all-gather failed: so does every later one, with `why` */
-    char why[sizeof((fy_message *)0)->text];
+    char why[FY_MESSAGE_TEXT];
     int *sockets;          /* [nranks] as the rendezvous left them */
     struct pollfd *polled; /* [nranks] rank 0: whose part is awaited */
 };
@@ -77,25 +76,25 @@ static fy_message message_of(const ferry_env_bootstrap *env, size_t bytes) {
                         .nranks = env->nranks};
 }
 
-static void lost(const ferry_env_bootstrap *env, int rank, char why[sizeof((fy_message *)0)->text]) {
-    snprintf(why, sizeof((fy_message *)0)->text, "processes as ranks: rank %d %s in all-gather %llu (seen by rank %d)",
-             rank, errno == ETIMEDOUT ? "was silent until the deadline" : "ended or gave up",
-             (unsigned long long)env->round, env->rank);
+static void lost(const ferry_env_bootstrap *env, int rank, char why[FY_MESSAGE_TEXT]) {
+    snprintf(why, FY_MESSAGE_TEXT, "processes as ranks: rank %d %s in all-gather %llu (seen by rank %d)", rank,
+             errno == ETIMEDOUT ? "was silent until the deadline" : "ended or gave up", (unsigned long long)env->round,
+             env->rank);
 }
 
 /* Rank 0: one rank's part, if it is the one that is due. */
 static ferry_status take_part(ferry_env_bootstrap *env, int rank, unsigned char *all, size_t bytes, int64_t deadline,
-                              char why[sizeof((fy_message *)0)->text]) {
+                              char why[FY_MESSAGE_TEXT]) {
     fy_message part;
     int error = fy_socket_receive(env->sockets[rank], &part, sizeof part, deadline);
     if (error == 0 &&
         (part.magic != FY_MESSAGE_MAGIC || part.nonce != env->nonce || part.round != env->round || part.rank != rank)) {
-        snprintf(why, sizeof part.text, "processes as ranks: rank %d sent what is not a part of all-gather %llu", rank,
+        snprintf(why, FY_MESSAGE_TEXT, "processes as ranks: rank %d sent what is not a part of all-gather %llu", rank,
                  (unsigned long long)env->round);
         return FERRY_E_MISMATCH;
     }
     if (error == 0 && part.bytes != bytes) {
-        snprintf(why, sizeof part.text,
+        snprintf(why, FY_MESSAGE_TEXT,
                  "processes as ranks: rank 0 gathers %zu bytes while rank %d gathers %llu; all ranks must make the "
                  "same collective calls",
                  bytes, rank, (unsigned long long)part.bytes);
@@ -110,7 +109,7 @@ static ferry_status take_part(ferry_env_bootstrap *env, int rank, unsigned char 
 
 /* Rank 0: parts in the order in which they come, so that a rank that ended is seen while others are awaited. */
 static ferry_status take_parts(ferry_env_bootstrap *env, unsigned char *all, size_t bytes, int64_t deadline,
-                               char why[sizeof((fy_message *)0)->text]) {
+                               char why[FY_MESSAGE_TEXT]) {
     for (int r = 0; r < env->nranks; r++) env->polled[r] = (struct pollfd){.fd = env->sockets[r], .events = POLLIN};
     for (int pending = env->nranks - 1; pending > 0;) {
         int ready = poll(env->polled, (nfds_t)env->nranks, fy_poll_ms(deadline));

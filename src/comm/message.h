@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { FY_MESSAGE_TEXT = 228 };
+
 /* Changes with the layout below, so that other versions of the library are told apart. */
 #define FY_MESSAGE_MAGIC UINT64_C(0x0100676e69726566)
 
@@ -16,7 +18,7 @@ typedef struct fy_message {
     uint64_t bytes; /* per rank */
     int32_t rank, nranks;
     int32_t status; /* ferry_status; anything but FERRY_OK ends the job and `text` says why */
-    char text[228];
+    char text[FY_MESSAGE_TEXT];
 } fy_message;
 
 /* Rank 0 knows who is missing: the others wait for its verdict this much longer than it waits itself. */

@@ -151,7 +151,7 @@ static int has_gone(int fd) {
 
 /* Gives one newcomer its place. FERRY_OK also when it was none of ours or went away again. */
 static ferry_status admit(fy_rendezvous *meeting, int listener) {
-    char why[sizeof((fy_message *)0)->text];
+    char why[FY_MESSAGE_TEXT];
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return FERRY_OK;
@@ -198,7 +198,7 @@ static int count_missing(fy_rendezvous *meeting, int *first) {
 }
 
 static ferry_status gather_ranks(fy_rendezvous *meeting, int listener, int64_t deadline) {
-    char why[sizeof((fy_message *)0)->text];
+    char why[FY_MESSAGE_TEXT];
     int first = 0, missing;
     while ((missing = count_missing(meeting, &first)) > 0) {
         if (fy_now_ns() >= deadline) {

@@ -97,7 +97,7 @@ static ferry_status gradient(const char *where, const char *name, const ferry_gr
                              int64_t columns) {
     if (count == 0 || !fy_present(&g->to)) return FERRY_OK;
     if (g->to.dtype != FERRY_F32 && g->to.dtype != FERRY_BF16)
-        return fy_fail(FERRY_E_UNSUPPORTED, "%s: gradient of %s has dtype %s, expected F32 or BF16", where, name,
+        return fy_fail(FERRY_E_UNSUPPORTED, "%s: %s has dtype %s, expected F32 or BF16", where, name,
                        dtype_name(g->to.dtype));
     if (g->beta != 0.0f && g->beta != 1.0f)
         return fy_fail(FERRY_E_INVALID, "%s: beta of %s is %g, expected 0 or 1", where, name, (double)g->beta);
@@ -154,11 +154,11 @@ ferry_status fy_check_backward(const ferry_layer *layer, const ferry_backward_ar
     if (a->parts & FERRY_BACKWARD_DATA) FY_TRY(tokens_at(layer, where, "dx", a->dx, a->dx_stride));
     int64_t shared = s->shared > 0;
     const ferry_gradients *g = &a->grads;
-    FY_TRY(gradient(where, "gate", &g->gate, s->local_experts, s->hidden));
-    FY_TRY(gradient(where, "up", &g->up, s->local_experts, s->hidden));
-    FY_TRY(gradient(where, "down", &g->down, s->local_experts, s->intermediate));
-    FY_TRY(gradient(where, "shared_gate", &g->shared_gate, shared, s->hidden));
-    FY_TRY(gradient(where, "shared_up", &g->shared_up, shared, s->hidden));
-    FY_TRY(gradient(where, "shared_down", &g->shared_down, shared, s->shared));
+    FY_TRY(gradient(where, "grads.gate", &g->gate, s->local_experts, s->hidden));
+    FY_TRY(gradient(where, "grads.up", &g->up, s->local_experts, s->hidden));
+    FY_TRY(gradient(where, "grads.down", &g->down, s->local_experts, s->intermediate));
+    FY_TRY(gradient(where, "grads.shared_gate", &g->shared_gate, shared, s->hidden));
+    FY_TRY(gradient(where, "grads.shared_up", &g->shared_up, shared, s->hidden));
+    FY_TRY(gradient(where, "grads.shared_down", &g->shared_down, shared, s->shared));
     return weights(layer, where, &a->params);
 }

@@ -11,9 +11,9 @@ typedef struct fy_cpu_comm {
 
 /* Two full waves of tiles for every compute worker, so that the last wave of a step costs little. */
 static int64_t minibatch_rule(const fy_shape *s, int compute_workers) {
-    int64_t narrow = 2 * s->intermediate < s->hidden ? 2 * s->intermediate : s->hidden;
+    int64_t narrow = fy_least(2 * s->intermediate, s->hidden);
     int64_t rows = 2 * (int64_t)compute_workers * FY_TILE_ROWS * FY_TILE_COLUMNS / narrow;
-    return fy_round_to_blocks(rows > FY_TILE_ROWS ? rows : FY_TILE_ROWS);
+    return fy_round_to_blocks(fy_most(rows, FY_TILE_ROWS));
 }
 
 static ferry_status check_region(const char *what, int64_t bytes) {
@@ -135,11 +135,10 @@ static int job(void *argument, int worker) {
 
 static void fill_stats(fy_call *call) {
     ferry_stats *s = &call->layer->stats;
-    int64_t ring_blocks = call->walk.blocks < call->walk.ring_blocks ? call->walk.blocks : call->walk.ring_blocks;
     for (int64_t e = 0; e < call->shape->local_experts; e++) s->rows += call->schedule.rows[e];
     s->macrobatches = fy_walk_macrobatches(call->walk);
     s->steps = call->steps;
-    s->ring_high_water = ring_blocks * FY_BLOCK_ROWS;
+    s->ring_high_water = fy_least(call->walk.blocks, call->walk.ring_blocks) * FY_BLOCK_ROWS;
     s->pulls = call->pulls;
     s->recomputed_rows = call->remade_rows;
     s->bytes_pull = call->bytes_pull;

@@ -113,7 +113,10 @@ static void multiply_strip(int rows, int vectors, float *acc, int64_t stride, in
 
 /* Depth of one round of packing over all strips. An operand that is contiguous along i goes a few k at a time, so that
  * its cache lines, which two neighbouring strips share, are still there for the second one. */
-static int pack_depth(fy_operand operand, int block) { return operand.k_stride == 1 || block < 16 ? block : 16; }
+enum { FY_ROUND_DEPTH = 16 };
+static int pack_depth(fy_operand operand, int block) {
+    return operand.k_stride == 1 || block < FY_ROUND_DEPTH ? block : FY_ROUND_DEPTH;
+}
 
 static void product(float *acc, int64_t acc_stride, int rows, int columns, int64_t depth, int add, fy_operand a,
                     fy_operand b, void *scratch) {

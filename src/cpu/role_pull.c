@@ -88,7 +88,7 @@ static int pull_piece(fy_call *call, int worker, const fy_piece *p, int leaders,
     for (int64_t i = 0; left > 0; i++) {
         for (int q = 0; q < nranks; q++) {
             int r = (call->shape->rank + 1 + q) % nranks;
-            int64_t low = base[r] > begin ? base[r] : begin, high = base[r + 1] < end ? base[r + 1] : end;
+            int64_t low = fy_most(base[r], begin), high = fy_least(base[r + 1], end);
             if (low + i >= high) continue;
             int64_t row = first + low + i;
             left--;

@@ -219,7 +219,7 @@ static void place_rows(fy_call *call) {
         }
         if (r != shape->rank)
             call->layer->stats.bytes_schedule +=
-                shape->experts * 4 + tokens * slots * 8 + (int64_t)sizeof(fy_published);
+                (shape->experts + 2 * tokens * slots) * (int64_t)sizeof(int32_t) + (int64_t)sizeof(fy_published);
     }
 }
 

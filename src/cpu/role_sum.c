@@ -12,10 +12,14 @@
 
 #include <string.h>
 
+/* The token after a unit's last one. */
+static int64_t end_of(const fy_call *call, int64_t unit) { return fy_least((unit + 1) * FY_SUM_TOKENS, call->tokens); }
+
+/* A live slot of a unit that has not arrived, or -1. */
 static int64_t first_missing(fy_call *call, int64_t unit) {
     const fy_shape *s = call->shape;
     _Atomic uint64_t *arrived = (_Atomic uint64_t *)fy_own(call, call->state->layout.symmetric.arrived);
-    int64_t end = (unit + 1) * FY_SUM_TOKENS < call->tokens ? (unit + 1) * FY_SUM_TOKENS : call->tokens;
+    int64_t end = end_of(call, unit);
     for (int64_t i = unit * FY_SUM_TOKENS * s->slots; i < end * s->slots; i++)
         if (call->schedule.ids[i] >= 0 && atomic_load_explicit(&arrived[i], memory_order_acquire) != call->number)
             return i;
@@ -59,7 +63,7 @@ int fy_role_sum(fy_call *call, int worker, void *scratch) {
     if (!atomic_compare_exchange_strong(&call->next_sum, &unit, unit + 1)) return 1;
     const char *what = call->backward ? "sum of dx" : "weighted sum";
     if (fy_call_begin(call, worker, FERRY_PHASE_SUM, -1, what) != 0) return -1;
-    int64_t end = (unit + 1) * FY_SUM_TOKENS < call->tokens ? (unit + 1) * FY_SUM_TOKENS : call->tokens;
+    int64_t end = end_of(call, unit);
     for (int64_t t = unit * FY_SUM_TOKENS; t < end; t++) sum_token(call, t, scratch);
     int64_t rows = (end - unit * FY_SUM_TOKENS) * (call->shape->slots + 1 + (call->shape->shared > 0));
     atomic_fetch_add_explicit(&call->bytes_sum, rows * call->shape->hidden * (int64_t)sizeof(uint16_t),
