@@ -41,9 +41,9 @@ static ferry_status make_handle(ferry_comm *comm, size_t bytes, const char *what
     return FERRY_OK;
 }
 
-static ferry_status make_part(ferry_comm *comm, fy_symmetric *block, const char *what, char name[FY_SEGMENT_NAME]) {
+static ferry_status make_part(ferry_comm *comm, fy_symmetric *block, const char *what, fy_segment *segment) {
     if (!comm->config.bootstrap.same_process) {
-        FY_TRY(fy_segment_create(block->bytes, what, name, &block->memory));
+        FY_TRY(fy_segment_create(block->bytes, what, segment, &block->memory));
     } else {
         if (block->bytes <= PTRDIFF_MAX) block->memory = block->hooks.alloc(block->hooks.user, block->bytes, PAGE);
         if (!block->memory)
@@ -110,10 +110,12 @@ ferry_status fy_symmetric_create(ferry_comm *comm, size_t bytes, const char *wha
     int threads = comm->config.bootstrap.same_process;
     fy_symmetric *block = NULL;
     part mine = {.bytes = bytes}, parts[FY_MAX_RANKS];
+    fy_segment segment = {.lock = -1};
     ferry_status made = bytes > PTRDIFF_MAX ? fy_fail(FERRY_E_MEMORY, "%s: %zu bytes are too many", what, bytes)
                                             : make_handle(comm, part_bytes(bytes), what, &block);
     if (made == FERRY_OK) {
-        made = make_part(comm, block, what, mine.name);
+        made = make_part(comm, block, what, &segment);
+        memcpy(mine.name, segment.name, sizeof mine.name);
         /* Set before peers can see the handle: every rank holds every part. */
         atomic_init(&block->references, comm->nranks);
     }
@@ -125,7 +127,7 @@ ferry_status fy_symmetric_create(ferry_comm *comm, size_t bytes, const char *wha
     if (status == FERRY_OK) status = check_parts(comm, parts, what, made);
     if (status == FERRY_OK && threads) use_threads_parts(comm, block, parts);
     if (status == FERRY_OK && !threads) status = map_parts(comm, block, parts, what);
-    if (!threads && made == FERRY_OK) fy_segment_unlink(mine.name);
+    if (!threads && made == FERRY_OK) fy_segment_unlink(&segment);
     if (status != FERRY_OK) {
         unmake(comm, block);
         return status;
