@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The communicator: who the ranks are, memory that they share, how they wait for each other, and how a fault of one
- * ends the waiting of all. Backends reach peers only through fy_symmetric; they wait only through fy_wait_*.
+ * ends the waiting of all. The CPU backend reaches peers only through fy_symmetric and waits only through fy_wait_*; the
+ * CUDA backend has memory and waits of its own on its devices.
  */
 #ifndef FERRY_COMM_COMM_H
 #define FERRY_COMM_COMM_H
@@ -89,8 +90,9 @@ typedef struct fy_wait {
     double timeout_s; /* comm->config.enter_timeout_s or progress_timeout_s */
     /* below: of wait.c alone */
     int spins;
-    int left_seen;       /* 1 + the awaited rank that had left at the turn before, or 0 */
-    int64_t deadline_ns; /* 0: the clock has not been read yet */
+    int left_seen;     /* 1 + the awaited rank that had left at the turn before, or 0 */
+    int64_t looked_ns; /* at the clock, last; 0: not yet */
+    int64_t waited_ns; /* without the pauses of this process */
 } fy_wait;
 
 void fy_wait_begin(fy_wait *wait, ferry_comm *comm, ferry_phase phase, int awaited_rank, const char *what,

@@ -15,7 +15,8 @@ enum {
     YIELDS = 100,         /* turns that then yield the processor */
     CLOCK_EVERY = 16,     /* turns between looks at the clock while not sleeping */
     SLEEP_STEP_NS = 1000, /* each sleep is longer than the last one by this, up to the longest */
-    LONGEST_SLEEP_NS = 100000
+    LONGEST_SLEEP_NS = 100000,
+    LONGEST_LOOK_NS = 100000000 /* counted between two looks at the clock */
 };
 
 static void back_off(int turn) {
@@ -58,6 +59,16 @@ static ferry_status give_up(const fy_wait *wait, ferry_status status, const char
     return fy_fault_status(wait->comm);
 }
 
+/* Looks at the clock; 1 when the deadline has passed. Where much time lies between two looks this process was stopped,
+ * and its peers perhaps with it: that is not time that they let pass. */
+static int is_late(fy_wait *wait) {
+    int64_t now = fy_now_ns(), since = wait->looked_ns ? now - wait->looked_ns : 0;
+    int first = wait->looked_ns == 0;
+    wait->looked_ns = now;
+    wait->waited_ns += since < LONGEST_LOOK_NS ? since : LONGEST_LOOK_NS;
+    return !first && (double)wait->waited_ns >= wait->timeout_s * 1e9;
+}
+
 ferry_status fy_wait_turn(fy_wait *wait, int64_t expected, int64_t seen) {
     ferry_comm *comm = wait->comm;
     if (fy_aborted(comm)) return interrupted(wait, expected, seen);
@@ -77,11 +88,7 @@ ferry_status fy_wait_turn(fy_wait *wait, int64_t expected, int64_t seen) {
     int turn = wait->spins;
     if (turn < PAUSES + YIELDS + LONGEST_SLEEP_NS / SLEEP_STEP_NS) wait->spins++;
     if (turn >= PAUSES + YIELDS || turn % CLOCK_EVERY == CLOCK_EVERY - 1) {
-        if (wait->deadline_ns == 0) {
-            wait->deadline_ns = fy_deadline_ns(wait->timeout_s);
-        } else if (fy_now_ns() >= wait->deadline_ns) {
-            return give_up(wait, FERRY_E_TIMEOUT, wait->what, expected, seen);
-        }
+        if (is_late(wait)) return give_up(wait, FERRY_E_TIMEOUT, wait->what, expected, seen);
     }
     back_off(turn);
     return FERRY_OK;

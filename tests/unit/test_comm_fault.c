@@ -105,6 +105,33 @@ static void looks_once_more(ferry_bootstrap *bootstrap, void *user) {
     ferry_comm_destroy(comm);
 }
 
+/* Turns until `seconds` have passed, or until one fails. */
+static ferry_status turns(fy_wait *wait, double seconds) {
+    int64_t until = fy_deadline_ns(seconds);
+    while (fy_now_ns() < until)
+        if (fy_wait_turn(wait, 1, 0) != FERRY_OK) return ferry_comm_error(wait->comm);
+    return FERRY_OK;
+}
+
+/* A process that is stopped and goes on, with its peers, has not waited meanwhile; what it waits then is counted. */
+static void pauses(ferry_bootstrap *bootstrap, void *user) {
+    (void)user;
+    ferry_comm *comm = comm_with(bootstrap, 30);
+    fy_wait wait;
+    fy_wait_begin(&wait, comm, FERRY_PHASE_PULL, 0, "a row", 1);
+    CHECK_OK(turns(&wait, 0.2));
+    fy_sleep_ns(1500000000); /* to the wait like a stop of the process */
+    CHECK_OK(turns(&wait, 0.2));
+    CHECK(turns(&wait, 20) == FERRY_E_TIMEOUT);
+    CHECK_TEXT("phase pull: rank 0 waited 1 s for rank 0: a row, expected 1, seen 0");
+    ferry_comm_destroy(comm);
+}
+
+static void test_pauses(void **state) {
+    (void)state;
+    run_threads(1, pauses, NULL);
+}
+
 /* A rank that ends after it left is no fault. */
 static void ends_cleanly(ferry_bootstrap *bootstrap, void *user) {
     (void)user;
@@ -387,7 +414,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late),      cmocka_unit_test(test_leaves),  cmocka_unit_test(test_raise),
         cmocka_unit_test(test_killed),    cmocka_unit_test(test_stopped), cmocka_unit_test(test_exits),
-        cmocka_unit_test(test_heartbeat), cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_heartbeat), cmocka_unit_test(test_signals), cmocka_unit_test(test_pauses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
