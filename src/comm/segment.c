@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared memory between processes of one user. Names carry a random part, so what a crashed run left is never met
- * again, and pages are had before the first access, so a full /dev/shm is an error and not a bus error.
+ * again; while a segment has its name its creator holds a lock, so what has a name and no lock can be taken away. Pages
+ * are had before the first access, so a full /dev/shm is an error and not a bus error.
  */
 #include "comm/segment.h"
 
