@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The communicator: who the ranks are, memory that they share, how they wait for each other, and how a fault of one
- * ends the waiting of all. The CPU backend reaches peers only through fy_symmetric and waits only through fy_wait_*; the
- * CUDA backend has memory and waits of its own on its devices.
+ * ends the waiting of all. The CPU backend reaches peers only through fy_symmetric and waits only through fy_wait_*;
+ * the CUDA backend has memory and waits of its own on its devices.
  */
 #ifndef FERRY_COMM_COMM_H
 #define FERRY_COMM_COMM_H

@@ -87,7 +87,7 @@ void fy_segment_sweep(double age_s) {
     closedir(all);
 }
 
-ferry_status fy_segment_create(size_t bytes, const char *what, fy_segment *segment, unsigned char **memory) {
+ferry_status fy_segment_create(size_t bytes, const char *what, fy_named_segment *segment, unsigned char **memory) {
     if (bytes > PTRDIFF_MAX)
         return fy_fail(FERRY_E_MEMORY, "%s: %zu bytes of shared memory wanted, more than any process can map", what,
                        bytes);
@@ -124,7 +124,7 @@ void fy_segment_unmap(unsigned char *memory, size_t bytes) {
     if (memory) munmap(memory, bytes);
 }
 
-void fy_segment_unlink(fy_segment *segment) {
+void fy_segment_unlink(fy_named_segment *segment) {
     shm_unlink(segment->name);
     close(segment->lock);
     segment->lock = -1;

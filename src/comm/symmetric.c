@@ -41,7 +41,7 @@ static ferry_status make_handle(ferry_comm *comm, size_t bytes, const char *what
     return FERRY_OK;
 }
 
-static ferry_status make_part(ferry_comm *comm, fy_symmetric *block, const char *what, fy_segment *segment) {
+static ferry_status make_part(ferry_comm *comm, fy_symmetric *block, const char *what, fy_named_segment *segment) {
     if (!comm->config.bootstrap.same_process) {
         FY_TRY(fy_segment_create(block->bytes, what, segment, &block->memory));
     } else {
@@ -110,7 +110,7 @@ ferry_status fy_symmetric_create(ferry_comm *comm, size_t bytes, const char *wha
     int threads = comm->config.bootstrap.same_process;
     fy_symmetric *block = NULL;
     part mine = {.bytes = bytes}, parts[FY_MAX_RANKS];
-    fy_segment segment = {.lock = -1};
+    fy_named_segment segment = {.lock = -1};
     ferry_status made = bytes > PTRDIFF_MAX ? fy_fail(FERRY_E_MEMORY, "%s: %zu bytes are too many", what, bytes)
                                             : make_handle(comm, part_bytes(bytes), what, &block);
     if (made == FERRY_OK) {

@@ -11,7 +11,7 @@ static const size_t bytes = 10000;
 
 static void test_seen_by_peers(void **state) {
     (void)state;
-    fy_segment first, another;
+    fy_named_segment first, another;
     unsigned char *mine = NULL, *theirs = NULL, *second = NULL;
     assert_int_equal(fy_segment_create(bytes, "a test", &first, &mine), FERRY_OK);
     for (size_t i = 0; i < bytes; i++) assert_int_equal(mine[i], 0);
@@ -35,7 +35,7 @@ static void test_seen_by_peers(void **state) {
 
 static void test_refused(void **state) {
     (void)state;
-    fy_segment first;
+    fy_named_segment first;
     unsigned char *mine = NULL, *theirs = NULL;
     assert_said(fy_segment_create((size_t)PTRDIFF_MAX + 1, "a test", &first, &mine), FERRY_E_MEMORY,
                 "any process can map");
@@ -56,7 +56,7 @@ static void test_refused(void **state) {
 /* A name stays while its process lives and may be taken away once it is dead. */
 static void test_left_by_a_crash(void **state) {
     (void)state;
-    fy_segment alive, dead;
+    fy_named_segment alive, dead;
     unsigned char *mine = NULL, *theirs = NULL;
     int told[2];
     assert_int_equal(pipe(told), 0);
