@@ -173,7 +173,8 @@ static ferry_status plan_ranks(counting *c) {
 static ferry_status count(counting *c) {
     FY_TRY(fy_check_layer_config(c->input->config, c->input->nranks));
     FY_TRY(plan_ranks(c));
-    fy_fill_expert_rank(c->input->config, c->input->nranks, c->expert_rank);
+    for (int64_t e = 0; e < c->input->config->experts; e++)
+        c->expert_rank[e] = fy_rank_of_expert(c->input->config, c->input->nranks, e);
     place_experts(c);
     count_pairs(c);
     for (int r = 0; r < c->input->nranks; r++) {

@@ -259,7 +259,7 @@ typedef struct ferry_layer_config {
     ferry_precision precision;
     ferry_order order;
     int64_t max_bytes; /* 0: no limit; else create fails with E_MEMORY, saying how much is short, before it
-                          allocates anything when the plan for this rank is larger */
+                          allocates anything when layer_bytes of this rank's plan is larger */
 } ferry_layer_config;
 
 /* What a layer allocates on one rank, and the sizes that the rules chose. Bytes are exact. */
@@ -293,7 +293,7 @@ FERRY_API int64_t ferry_layer_expert_id(const ferry_layer *layer, int rank, int6
 
 /*
  * What a forward leaves for its backward: copies of x, ids and router weights, the schedule, and x, g, u of the
- * first context_rows rows in canonical order. `memory` (of plan.context_memory_bytes, aligned to 256) may be the
+ * first context_rows rows in canonical order (and, unless that is 0, g and u of the shared expert). `memory` (of plan.context_memory_bytes, aligned to 256) may be the
  * caller's, who then keeps it alive; NULL: the layer allocates it. A context may be used again after its backward, or
  * destroyed without one. Several may be in flight, their backwards in any order. Destroy before the layer.
  */
@@ -322,7 +322,7 @@ typedef struct ferry_gradients {
 typedef struct ferry_forward_args {
     size_t size;               /* set by ferry_forward_args_init */
     const int32_t *num_tokens; /* N, 0..max_tokens; host or device pointer, read in stream order */
-    const void *x;             /* [N, H] BF16 */
+    const void *x;             /* [N, H] BF16; on the CPU this, ids, weights and out may be NULL when N is 0 */
     int64_t x_stride;          /* elements between tokens; 0: H */
     const void *ids;           /* [N, K] I32 or I64, contiguous; -1: no expert, its weight is never read */
     ferry_dtype ids_dtype;
@@ -361,7 +361,8 @@ FERRY_API void ferry_backward_args_init(ferry_backward_args *args);
 /* Collective: also for ranks with no tokens or no rows (their gradients are zeros, not missing). */
 FERRY_API ferry_status ferry_backward(ferry_layer *layer, const ferry_backward_args *args);
 
-/* Details of the last E_BAD_ID or E_TOO_MANY_TOKENS. */
+/* Details of the last E_BAD_ID or E_TOO_MANY_TOKENS. Written whole; like every output structure it starts with its size,
+ * which tells a program that was built with another version what it holds. */
 typedef struct ferry_report {
     size_t size;
     ferry_status status;
@@ -372,7 +373,7 @@ typedef struct ferry_report {
     int64_t id;    /* the value found */
 } ferry_report;
 
-/* Never blocks. Returns the pending report's status and clears it; FERRY_OK when there is none. */
+/* Never blocks. Returns the pending report's status and clears it; FERRY_OK when there is none. `report` may be NULL. */
 FERRY_API ferry_status ferry_layer_poll(ferry_layer *layer, ferry_report *report);
 
 /* Counters of this rank, of the last finished call; bytes count row data and what travels with it. */

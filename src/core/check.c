@@ -93,15 +93,23 @@ static ferry_status weight(const char *where, const char *name, const ferry_matr
     return matrices(where, name, m, count, columns);
 }
 
-static ferry_status gradient(const char *where, const char *name, const ferry_gradient *g, int64_t count,
+/* Rows x columns for every expert, each in a place of its own: it is written. */
+static ferry_status gradient(const char *where, const char *name, const ferry_gradient *g, int64_t count, int64_t rows,
                              int64_t columns) {
-    if (count == 0 || !fy_present(&g->to)) return FERRY_OK;
-    if (g->to.dtype != FERRY_F32 && g->to.dtype != FERRY_BF16)
+    const ferry_matrices *m = &g->to;
+    if (count == 0 || !fy_present(m)) return FERRY_OK;
+    if (m->dtype != FERRY_F32 && m->dtype != FERRY_BF16)
         return fy_fail(FERRY_E_UNSUPPORTED, "%s: %s has dtype %s, expected F32 or BF16", where, name,
-                       dtype_name(g->to.dtype));
+                       dtype_name(m->dtype));
     if (g->beta != 0.0f && g->beta != 1.0f)
         return fy_fail(FERRY_E_INVALID, "%s: beta of %s is %g, expected 0 or 1", where, name, (double)g->beta);
-    return matrices(where, name, &g->to, count, columns);
+    FY_TRY(matrices(where, name, m, count, columns));
+    int64_t apart = m->expert_stride < 0 ? -m->expert_stride : m->expert_stride;
+    if (m->table == NULL && count > 1 && apart < (rows - 1) * m->row_stride + columns)
+        return fy_fail(FERRY_E_INVALID,
+                       "%s: expert stride of %s is %lld elements, expected at least %lld: experts would overlap", where,
+                       name, (long long)m->expert_stride, (long long)((rows - 1) * m->row_stride + columns));
+    return FERRY_OK;
 }
 
 static ferry_status weights(const ferry_layer *layer, const char *where, const ferry_weights *w) {
@@ -115,10 +123,20 @@ static ferry_status weights(const ferry_layer *layer, const char *where, const f
     return weight(where, "shared_down", &w->shared_down, shared, s->shared);
 }
 
-static ferry_status tokens_at(const ferry_layer *layer, const char *where, const char *name, const void *pointer,
-                              int64_t row_stride) {
-    if (layer->shape.max_tokens > 0 && pointer == NULL) return fy_fail(FERRY_E_INVALID, "%s: %s is NULL", where, name);
-    return row_stride == 0 ? FERRY_OK : stride(where, name, row_stride, layer->shape.hidden);
+/* The most tokens that the call can have: on the CPU N itself, elsewhere N may live on a device and is not read. */
+static int64_t forward_tokens(const ferry_layer *layer, const ferry_forward_args *a) {
+    return layer->comm->config.backend == FERRY_CPU ? *a->num_tokens : layer->shape.max_tokens;
+}
+static int64_t backward_tokens(const ferry_layer *layer, const ferry_backward_args *a) {
+    return layer->comm->config.backend == FERRY_CPU ? a->context->tokens : layer->shape.max_tokens;
+}
+
+static ferry_status tokens_at(const char *where, const char *name, const void *pointer, int64_t tokens,
+                              int64_t row_stride, int64_t columns) {
+    if (tokens != 0 && pointer == NULL)
+        return fy_fail(FERRY_E_INVALID, "%s: %s is NULL, expected memory of %lld tokens", where, name,
+                       (long long)tokens);
+    return row_stride == 0 ? FERRY_OK : stride(where, name, row_stride, columns);
 }
 
 ferry_status fy_check_forward(const ferry_layer *layer, const ferry_forward_args *a) {
@@ -126,10 +144,11 @@ ferry_status fy_check_forward(const ferry_layer *layer, const ferry_forward_args
     if (layer == NULL || a == NULL) return fy_fail(FERRY_E_INVALID, "%s: layer or args is NULL", where);
     FY_TRY(struct_size(where, a->size, sizeof *a));
     if (a->num_tokens == NULL) return fy_fail(FERRY_E_INVALID, "%s: num_tokens is NULL", where);
-    FY_TRY(tokens_at(layer, where, "x", a->x, a->x_stride));
-    FY_TRY(tokens_at(layer, where, "ids", a->ids, 0));
-    FY_TRY(tokens_at(layer, where, "weights", a->weights, 0));
-    FY_TRY(tokens_at(layer, where, "out", a->out, a->out_stride));
+    int64_t tokens = forward_tokens(layer, a), hidden = layer->shape.hidden;
+    FY_TRY(tokens_at(where, "x", a->x, tokens, a->x_stride, hidden));
+    FY_TRY(tokens_at(where, "ids", a->ids, tokens, 0, 0));
+    FY_TRY(tokens_at(where, "weights", a->weights, tokens, 0, 0));
+    FY_TRY(tokens_at(where, "out", a->out, tokens, a->out_stride, hidden));
     if (a->ids_dtype != FERRY_I32 && a->ids_dtype != FERRY_I64)
         return fy_fail(FERRY_E_UNSUPPORTED, "%s: ids have dtype %s, expected I32 or I64", where,
                        dtype_name(a->ids_dtype));
@@ -150,15 +169,16 @@ ferry_status fy_check_backward(const ferry_layer *layer, const ferry_backward_ar
     if (a->parts < 1 || a->parts > FERRY_BACKWARD_ALL)
         return fy_fail(FERRY_E_INVALID, "%s: parts is %d, expected FERRY_BACKWARD_DATA, _WEIGHT or _ALL", where,
                        a->parts);
-    FY_TRY(tokens_at(layer, where, "dout", a->dout, a->dout_stride));
-    if (a->parts & FERRY_BACKWARD_DATA) FY_TRY(tokens_at(layer, where, "dx", a->dx, a->dx_stride));
+    int64_t tokens = backward_tokens(layer, a);
+    FY_TRY(tokens_at(where, "dout", a->dout, tokens, a->dout_stride, s->hidden));
+    if (a->parts & FERRY_BACKWARD_DATA) FY_TRY(tokens_at(where, "dx", a->dx, tokens, a->dx_stride, s->hidden));
     int64_t shared = s->shared > 0;
     const ferry_gradients *g = &a->grads;
-    FY_TRY(gradient(where, "grads.gate", &g->gate, s->local_experts, s->hidden));
-    FY_TRY(gradient(where, "grads.up", &g->up, s->local_experts, s->hidden));
-    FY_TRY(gradient(where, "grads.down", &g->down, s->local_experts, s->intermediate));
-    FY_TRY(gradient(where, "grads.shared_gate", &g->shared_gate, shared, s->hidden));
-    FY_TRY(gradient(where, "grads.shared_up", &g->shared_up, shared, s->hidden));
-    FY_TRY(gradient(where, "grads.shared_down", &g->shared_down, shared, s->shared));
+    FY_TRY(gradient(where, "grads.gate", &g->gate, s->local_experts, s->intermediate, s->hidden));
+    FY_TRY(gradient(where, "grads.up", &g->up, s->local_experts, s->intermediate, s->hidden));
+    FY_TRY(gradient(where, "grads.down", &g->down, s->local_experts, s->hidden, s->intermediate));
+    FY_TRY(gradient(where, "grads.shared_gate", &g->shared_gate, shared, s->shared, s->hidden));
+    FY_TRY(gradient(where, "grads.shared_up", &g->shared_up, shared, s->shared, s->hidden));
+    FY_TRY(gradient(where, "grads.shared_down", &g->shared_down, shared, s->hidden, s->shared));
     return weights(layer, where, &a->params);
 }

@@ -8,15 +8,15 @@
 #include <string.h>
 
 void ferry_layer_config_init(ferry_layer_config *config) {
-    *config = (ferry_layer_config){.size = sizeof *config, .context_rows = -1};
+    if (config) *config = (ferry_layer_config){.size = sizeof *config, .context_rows = -1};
 }
 
 void ferry_forward_args_init(ferry_forward_args *args) {
-    *args = (ferry_forward_args){.size = sizeof *args, .ids_dtype = FERRY_I32};
+    if (args) *args = (ferry_forward_args){.size = sizeof *args, .ids_dtype = FERRY_I32};
 }
 
 void ferry_backward_args_init(ferry_backward_args *args) {
-    *args = (ferry_backward_args){.size = sizeof *args, .parts = FERRY_BACKWARD_ALL};
+    if (args) *args = (ferry_backward_args){.size = sizeof *args, .parts = FERRY_BACKWARD_ALL};
 }
 
 /* What every rank must give alike. */
@@ -39,10 +39,11 @@ static const char *const agreement_name[AGREED] = {"hidden",
                                                    "expert_rank (hash)",
                                                    "precision"};
 
-static int64_t map_hash(const ferry_layer_config *c) {
+/* Of the map that the layer will use: one given and equal to the contiguous one is the same as none. */
+static int64_t map_hash(const ferry_layer_config *c, int nranks) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a, a rank at a time */
-    for (int64_t e = 0; c->expert_rank && e < c->experts; e++)
-        hash = (hash ^ (uint32_t)c->expert_rank[e]) * UINT64_C(0x100000001b3);
+    for (int64_t e = 0; e < c->experts; e++)
+        hash = (hash ^ (uint32_t)fy_rank_of_expert(c, nranks, e)) * UINT64_C(0x100000001b3);
     return (int64_t)hash;
 }
 
@@ -50,7 +51,7 @@ static ferry_status agree_on_config(ferry_comm *comm, const ferry_layer_config *
     int32_t limit_bits;
     memcpy(&limit_bits, &c->swiglu_limit, sizeof limit_bits);
     agreement mine = {{c->hidden, c->intermediate, c->shared, c->experts, c->slots, c->max_tokens, limit_bits,
-                       c->minibatch_rows, c->ring_rows, c->context_rows, map_hash(c), c->precision}};
+                       c->minibatch_rows, c->ring_rows, c->context_rows, map_hash(c, comm->nranks), c->precision}};
     agreement all[FY_MAX_RANKS];
     ferry_status status = fy_allgather(comm, &mine, all, sizeof mine);
     for (int r = 1; r < comm->nranks && status == FERRY_OK; r++)
@@ -63,7 +64,7 @@ static ferry_status agree_on_config(ferry_comm *comm, const ferry_layer_config *
 }
 
 static void build_maps(ferry_layer *layer, const ferry_layer_config *c) {
-    fy_fill_expert_rank(c, layer->shape.nranks, layer->expert_rank);
+    for (int64_t e = 0; e < c->experts; e++) layer->expert_rank[e] = fy_rank_of_expert(c, layer->shape.nranks, e);
     int64_t mine = 0;
     for (int r = 0; r < layer->shape.nranks; r++) {
         int32_t index = 0;

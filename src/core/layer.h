@@ -35,7 +35,7 @@ struct ferry_context {
     ferry_layer *layer;
     fy_context_phase phase;
     int64_t forward;       /* number of the forward that filled it */
-    int parts_done;        /* FERRY_BACKWARD_* bits */
+    int64_t tokens;        /* N of that forward, where the host knows it (CPU) */
     unsigned char *memory; /* plan.context_memory_bytes */
     int owned;
     void *state; /* the backend's */

@@ -6,10 +6,8 @@
 #include "rules/place.h"
 #include "rules/ring.h"
 
-void fy_fill_expert_rank(const ferry_layer_config *config, int nranks, int32_t *expert_rank) {
-    for (int64_t e = 0; e < config->experts; e++)
-        expert_rank[e] =
-            config->expert_rank ? config->expert_rank[e] : (int32_t)fy_split_owner(config->experts, nranks, e);
+int32_t fy_rank_of_expert(const ferry_layer_config *config, int nranks, int64_t expert) {
+    return config->expert_rank ? config->expert_rank[expert] : (int32_t)fy_split_owner(config->experts, nranks, expert);
 }
 
 size_t fy_layer_own_bytes(const fy_shape *shape) {
@@ -17,9 +15,8 @@ size_t fy_layer_own_bytes(const fy_shape *shape) {
 }
 
 static int64_t count_local(const ferry_layer_config *config, int rank, int nranks) {
-    if (config->expert_rank == NULL) return fy_split_size(config->experts, nranks, rank);
     int64_t count = 0;
-    for (int64_t e = 0; e < config->experts; e++) count += config->expert_rank[e] == rank;
+    for (int64_t e = 0; e < config->experts; e++) count += fy_rank_of_expert(config, nranks, e) == rank;
     return count;
 }
 

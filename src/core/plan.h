@@ -5,8 +5,8 @@
 
 #include "core/layer.h"
 
-/* The rank of every expert: the caller's map, or contiguous. */
-void fy_fill_expert_rank(const ferry_layer_config *config, int nranks, int32_t *expert_rank);
+/* The rank of an expert: by the caller's map, or contiguous. */
+int32_t fy_rank_of_expert(const ferry_layer_config *config, int nranks, int64_t expert);
 /* Bytes of the layer struct with its maps. */
 size_t fy_layer_own_bytes(const fy_shape *shape);
 /* `config` has been checked. Workers are at least 1. */

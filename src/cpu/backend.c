@@ -188,7 +188,7 @@ static ferry_status cpu_forward(ferry_layer *layer, const ferry_forward_args *ar
     if (args->context) {
         args->context->phase = FY_CONTEXT_FILLED;
         args->context->forward = layer->forwards;
-        args->context->parts_done = 0;
+        args->context->tokens = call.tokens;
         state->ring_forward = layer->forwards;
     }
     const ferry_report *r = &layer->report;
@@ -219,7 +219,6 @@ static ferry_status cpu_backward(ferry_layer *layer, const ferry_backward_args *
     state->ring_forward = 0;
     FY_TRY(run(&call, (args->parts & FERRY_BACKWARD_DATA) != 0));
     if (fy_walk_macrobatches(call.walk) <= 1) state->ring_forward = args->context->forward;
-    args->context->parts_done |= args->parts;
     return FERRY_OK;
 }
 

@@ -279,7 +279,6 @@ static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args) 
     if (args->context) {
         args->context->phase = FY_CONTEXT_FILLED;
         args->context->forward = layer->forwards;
-        args->context->parts_done = 0;
     }
     return pending_report(layer);
 }
@@ -297,7 +296,6 @@ static ferry_status backward(ferry_layer *layer, const ferry_backward_args *args
     if (status == FERRY_OK) status = chain_after(g, (cudaStream_t)args->stream, capturing);
     leave(&scope);
     if (status != FERRY_OK) return status;
-    args->context->parts_done |= args->parts;
     return pending_report(layer);
 }
 

@@ -135,10 +135,62 @@ static void test_forward_arguments(void **state) {
     close_one(&s);
 }
 
+/* A rank without tokens has nothing to point at; its gradients are there all the same. */
+static void test_no_tokens_no_pointers(void **state) {
+    (void)state;
+    one_rank s = {.tokens = 0};
+    open_one(&s);
+    s.tokens = 0;
+    ferry_forward_args a = good_args(&s);
+    a.x = a.ids = a.weights = a.out = NULL;
+    a.context = s.context;
+    assert_int_equal(ferry_forward(s.other, &a), FERRY_OK);
+
+    float gradient[48];
+    for (int i = 0; i < 48; i++) gradient[i] = NAN;
+    ferry_backward_args b;
+    ferry_backward_args_init(&b);
+    b.context = s.context;
+    b.params = a.params;
+    b.grads.gate.to = (ferry_matrices){.base = gradient, .expert_stride = 16, .row_stride = 4, .dtype = FERRY_F32};
+    assert_int_equal(ferry_backward(s.other, &b), FERRY_OK);
+    for (int i = 0; i < 48; i++) assert_true(gradient[i] == 0.0f);
+
+    s.tokens = 1; /* now there is something to point at */
+    assert_said(ferry_forward(s.other, &a), FERRY_E_INVALID, "x is NULL, expected memory of 1 tokens");
+    close_one(&s);
+}
+
+static void test_gradients_do_not_overlap(void **state) {
+    (void)state;
+    one_rank s = {.tokens = 0};
+    open_one(&s);
+    ferry_forward_args a = good_args(&s);
+    a.context = s.context;
+    assert_int_equal(ferry_forward(s.other, &a), FERRY_OK);
+    float gradient[48];
+    ferry_backward_args b;
+    ferry_backward_args_init(&b);
+    b.context = s.context;
+    b.params = a.params;
+    b.dout = s.x;
+    b.dx = s.out;
+    b.grads.down.to = (ferry_matrices){.base = gradient, .expert_stride = 15, .row_stride = 4, .dtype = FERRY_F32};
+    assert_said(ferry_backward(s.other, &b), FERRY_E_INVALID,
+                "expert stride of grads.down is 15 elements, expected at "
+                "least 16");
+    b.grads.down.to.expert_stride = -16;
+    b.grads.down.to.base = gradient + 32;
+    assert_int_equal(ferry_backward(s.other, &b), FERRY_OK);
+    close_one(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layer_configs),
         cmocka_unit_test(test_forward_arguments),
+        cmocka_unit_test(test_no_tokens_no_pointers),
+        cmocka_unit_test(test_gradients_do_not_overlap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
