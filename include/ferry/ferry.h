@@ -293,9 +293,10 @@ FERRY_API int64_t ferry_layer_expert_id(const ferry_layer *layer, int rank, int6
 
 /*
  * What a forward leaves for its backward: copies of x, ids and router weights, the schedule, and x, g, u of the
- * first context_rows rows in canonical order (and, unless that is 0, g and u of the shared expert). `memory` (of plan.context_memory_bytes, aligned to 256) may be the
- * caller's, who then keeps it alive; NULL: the layer allocates it. A context may be used again after its backward, or
- * destroyed without one. Several may be in flight, their backwards in any order. Destroy before the layer.
+ * first context_rows rows in canonical order (and, unless that is 0, g and u of the shared expert). `memory` (of
+ * plan.context_memory_bytes, aligned to 256) may be the caller's, who then keeps it alive; NULL: the layer allocates
+ * it. A context may be used again after its backward, or destroyed without one. Several may be in flight, their
+ * backwards in any order. Destroy before the layer.
  */
 typedef struct ferry_context ferry_context;
 FERRY_API ferry_status ferry_context_create(ferry_layer *layer, void *memory, ferry_context **context);
@@ -361,8 +362,8 @@ FERRY_API void ferry_backward_args_init(ferry_backward_args *args);
 /* Collective: also for ranks with no tokens or no rows (their gradients are zeros, not missing). */
 FERRY_API ferry_status ferry_backward(ferry_layer *layer, const ferry_backward_args *args);
 
-/* Details of the last E_BAD_ID or E_TOO_MANY_TOKENS. Written whole; like every output structure it starts with its size,
- * which tells a program that was built with another version what it holds. */
+/* Details of the last E_BAD_ID or E_TOO_MANY_TOKENS. Written whole; like every output structure it starts with its
+ * size, which tells a program that was built with another version what it holds. */
 typedef struct ferry_report {
     size_t size;
     ferry_status status;
@@ -373,7 +374,8 @@ typedef struct ferry_report {
     int64_t id;    /* the value found */
 } ferry_report;
 
-/* Never blocks. Returns the pending report's status and clears it; FERRY_OK when there is none. `report` may be NULL. */
+/* Never blocks. Returns the pending report's status and clears it; FERRY_OK when there is none. `report` may be NULL.
+ */
 FERRY_API ferry_status ferry_layer_poll(ferry_layer *layer, ferry_report *report);
 
 /* Counters of this rank, of the last finished call; bytes count row data and what travels with it. */

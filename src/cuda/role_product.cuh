@@ -70,7 +70,8 @@ FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work
     }
 }
 
-/* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first. */
+/* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first.
+ */
 FY_DEVICE void fy_keep_gate_up(const fy_gpu_call &c, const float (&acc)[128], const fy_work &w, uint8_t *buffer,
                                int group, int thread) {
     bool shared = w.kind == FY_SHARED_MAKE;
