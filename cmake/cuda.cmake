@@ -29,7 +29,7 @@ else()
     target_compile_definitions(${library} PUBLIC FERRY_HAVE_CUDA)
     set_target_properties(${library} PROPERTIES LINKER_LANGUAGE C CUDA_ARCHITECTURES OFF)
   endforeach()
-  # Programs of bench/gpu, built when asked for: tools/gpu_check.sh runs them.
+  # Programs of bench/gpu, built when asked for: tools/gpu_all.sh runs them.
   foreach(program forward_lab:cu backward_lab:cu api_check:c backward_check:c)
     string(REPLACE ":" ";" program ${program})
     list(GET program 0 name)

@@ -1,33 +1,32 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tools/gpu_all.sh BUILD [FOLDER]: checks and times everything that needs a GPU, in less than 10 minutes. Writes to
-# FOLDER (default bench/results) check.txt and, with hardware, driver, commit and command in each, ferry-rN.json (`ferry
-# bench` on N ranks, all shapes, skews 0 and 1) and torch-rN.json (bench/layer_torch.py, the same). GPU_PARTS chooses
-# parts (default "check bench torch"); FERRY_COMMIT names the commit where there is no repository. Ends with 1 when a
-# part failed, with 77 when there is no GPU.
+# tools/gpu_all.sh BUILD [FOLDER]: checks and times everything that needs a GPU, in less than 10 minutes. Build first:
+#     cmake --build BUILD --target ferry tensor_tool forward_lab backward_lab api_check backward_check ferry_shared
+# GPU_PARTS chooses parts (default: all, in this order):
+#     lab       values against FP64 and equal bits of the kernels; compute-sanitizer on small cases
+#     api       the public interface: ranks as threads and processes, faults, contexts, graphs
+#     check     `ferry check --backend cuda` and the command's GPU tests
+#     torch     forward, and forward + backward, beside NCCL + PyTorch in one loop (where PyTorch is there)
+#     bench     `ferry bench --backend cuda`, all shapes, skews 0 and 1
+# Figures go to FOLDER (default bench/results), logs to BUILD/gpu. FERRY_COMMIT names the commit where there is no
+# repository. Ends with 1 when a step failed, with 77 when there is no GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=${1:?usage: tools/gpu_all.sh BUILD [FOLDER]}
 folder=${2:-bench/results}
-parts=${GPU_PARTS-check bench torch}
+logs=$build/gpu
 ferry=$build/ferry
 failed=0
 end=$(($(date +%s) + 590))
-
-# Seconds that a step may take: at most $1, and never beyond the end of all.
-within() {
-    left=$((end - $(date +%s)))
-    [ "$left" -ge 1 ] || left=1
-    [ "$left" -le "$1" ] || left=$1
-    echo "$left"
-}
+# Streams of ranks that share a device must not share hardware queues.
+export CUDA_DEVICE_MAX_CONNECTIONS=32
 
 gpus=$("$ferry" info --json | grep -o '"compute_capability"' | wc -l)
 if [ "$gpus" -eq 0 ]; then
     echo "gpu_all: skipped: no GPU"
     exit 77
 fi
-mkdir -p "$folder" || exit 2
+mkdir -p "$folder" "$logs" || exit 2
 most_ranks=1
 [ "$gpus" -lt 2 ] || most_ranks=2
 commit=${FERRY_COMMIT-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
@@ -36,63 +35,86 @@ hardware=$(nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c |
 driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
 # The vendor's product is a yardstick; its library is often outside the linker's path.
 library=$(find /usr/local/cuda*/ -name 'libcublas.so.1*' 2>/dev/null | head -n 1)
-[ -z "$library" ] || export LD_LIBRARY_PATH="$(dirname "$library")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+if [ -n "$library" ]; then
+    LD_LIBRARY_PATH=$(dirname "$library")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH
+fi
 
-fail() {
-    echo "gpu_all: FAILED: $*"
-    failed=1
+# step NAME SECONDS COMMAND...: bounded by its own time and by what is left of all.
+step() {
+    name=$1 seconds=$2
+    shift 2
+    left=$((end - $(date +%s)))
+    [ "$left" -ge 1 ] || left=1
+    [ "$left" -le "$seconds" ] || left=$seconds
+    if timeout "$left" "$@" >"$logs/$name.log" 2>&1; then
+        echo "ok      $name"
+    else
+        echo "FAILED  $name: $(tail -n 1 "$logs/$name.log") (see $logs/$name.log)"
+        failed=1
+    fi
 }
 
-# record FILE COMMAND...: the command's lines of JSON as a list, with where they come from; at most 2 minutes.
+# record FILE: the lines of JSON of the last step as a list, with where they come from.
 record() {
-    file=$folder/$1
-    shift
-    timeout "$(within 120)" "$@" >"$file.lines" || fail "$*"
-    {
-        printf '{"hardware":"%s","driver":"%s","commit":"%s",\n' "$hardware" "$driver" "$commit"
-        printf '"date":"%s","command":"%s","results":[\n' "$(date -u +%Y-%m-%dT%H:%MZ)" "$*"
-        grep '^{' "$file.lines" | sed '$!s/$/,/'
-        printf ']}\n'
-    } >>"$file.list"
-    rm -f "$file.lines"
+    printf '{"hardware":"%s","driver":"%s","commit":"%s","date":"%s","command":"%s","results":[\n' \
+        "$hardware" "$driver" "$commit" "$(date -u +%Y-%m-%dT%H:%MZ)" "$2" >"$folder/$1"
+    grep '^{' "$logs/$name.log" | sed '$!s/$/,/' >>"$folder/$1"
+    printf ']}\n' >>"$folder/$1"
 }
 
-# close FILE: the records that were made for it, as one list.
-close() {
-    file=$folder/$1
-    { printf '[\n' && sed 's/^\]}$/]},/' "$file.list" | sed '$s/,$//' && printf ']\n'; } >"$file"
-    rm -f "$file.list"
+lab() {
+    step forward-lab 120 "$build/forward_lab" check
+    [ "$gpus" -lt 2 ] || step forward-lab-two 60 "$build/forward_lab" check2
+    step backward-lab 120 "$build/backward_lab" check
+    command -v compute-sanitizer >/dev/null || return
+    step memcheck 120 compute-sanitizer --error-exitcode 9 "$build/forward_lab" plain
+    step synccheck 120 compute-sanitizer --tool synccheck --error-exitcode 9 "$build/forward_lab" plain
 }
 
-for part in $parts; do
-    case $part in
-    check)
-        : >"$folder/check.txt"
-        for test in tests/cli/test_gpu_*.sh; do
-            FERRY=$ferry TENSORS=$build/tensor_tool timeout "$(within 120)" sh "$test" >>"$folder/check.txt" 2>&1 || fail "$test"
-        done
-        timeout "$(within 240)" tools/check_gpu.sh "$build" >>"$folder/check.txt" 2>&1 || fail "ferry check --backend cuda"
-        grep -E '^FAILED|passed, |only the forward' "$folder/check.txt"
-        ;;
-    bench)
-        for ranks in $(seq $most_ranks); do
-            for skew in 0 1; do
-                record "ferry-r$ranks.json" "$ferry" bench --backend cuda --shape all --ranks "$ranks" --skew $skew --json
-            done
-            close "ferry-r$ranks.json"
-        done
-        ;;
-    torch)
-        for ranks in $(seq $most_ranks); do
-            run=python3
-            [ "$ranks" -eq 1 ] || run="torchrun --nproc-per-node=$ranks"
+check() {
+    for test in tests/cli/test_gpu_*.sh; do
+        step "$(basename "$test" .sh)" 120 env FERRY="$ferry" TENSORS="$build/tensor_tool" sh "$test"
+    done
+    step check 240 tools/check_gpu.sh "$build"
+    grep -E '^FAILED|passed, |only the forward' "$logs/check.log"
+}
+
+torch() {
+    if ! python3 -c 'import torch' 2>/dev/null; then
+        echo "skipped torch: no PyTorch"
+        return
+    fi
+    for r in $(seq $most_ranks); do
+        run=python3
+        [ "$r" -eq 1 ] || run="torchrun --nproc-per-node=$r"
+        for what in forward training; do
             # shellcheck disable=SC2086
-            record "torch-r$ranks.json" $run bench/layer_torch.py --skews 0,1
-            close "torch-r$ranks.json"
+            step "$what-ep$r" 200 $run "bench/gpu/${what}_bench.py" --library "$build/libferry.so" \
+                --json "$folder/$what-ep$r.json"
+            grep score "$logs/$what-ep$r.log"
         done
+    done
+}
+
+bench() {
+    for r in $(seq $most_ranks); do
+        for skew in 0 1; do
+            step "bench-ep$r-skew$skew" 120 "$ferry" bench --backend cuda --shape all --ranks "$r" --skew $skew --json
+            record "ferry-ep$r-skew$skew.json" "ferry bench --backend cuda --shape all --ranks $r --skew $skew --json"
+        done
+    done
+}
+
+for part in ${GPU_PARTS-lab api check torch bench}; do
+    case $part in
+    api)
+        step interface 120 "$build/api_check"
+        step backward-interface 120 "$build/backward_check"
         ;;
+    lab | check | torch | bench) $part ;;
     *)
-        echo "GPU_PARTS: '$part' is not check, bench or torch" >&2
+        echo "GPU_PARTS: '$part' is not lab, api, check, torch or bench" >&2
         exit 2
         ;;
     esac
