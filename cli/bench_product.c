@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A team of threads starts together and repeats a unit of work until its time is over; the rate is the sum of theirs.
+ * Units are tiles of the product kernel (`ferry bench`; plan_machine.c) and copies (plan_machine.c).
+ */
 #include "cli/bench_product.h"
 
 #include "comm/clock.h"

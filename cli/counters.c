@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One list of fields for ferry_stats and one for ferry_plan: a number has the same name in all reports that print it
+ * (`ferry bench`, `plan` and `run`).
+ */
 #include "cli/counters.h"
 
 /* Where a counter goes in the object, its name there, and its field. */

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looks for data beside the running program, never in the working directory: for the machines of plan_machine.c
+ * and the default text of `ferry train`.
+ */
 #include "cli/data_file.h"
 
 #include <stdio.h>

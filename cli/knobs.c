@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From options to a layer's configuration and its numbers of workers, for `ferry bench`, `plan`, `run` and `trace`; and
+ * the words that options with a choice accept.
+ */
 #include "cli/knobs.h"
 
 #include "cli/machine.h"

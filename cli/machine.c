@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Answers of the system (affinity, /proc/cpuinfo, /dev/shm) and of the library's tables, for `ferry info`, for reports
+ * and for numbers of workers. Nothing is kept between calls.
+ */
 #include "cli/machine.h"
 
 #include "core/layer.h"

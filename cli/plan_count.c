@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Places the rows and walks the macrobatches of every rank by the rules that the layer itself follows (src/rules),
+ * token by token, for plan.c and bench_cuda_report.c. Only counts are kept, no row is.
+ */
 #include "cli/plan_count.h"
 
 #include "core/check.h"

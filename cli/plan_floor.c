@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From counts to bytes and operations of the busiest rank, and from those, by a machine's rates, to seconds. The floor
+ * is the largest of the three times, as if all overlapped. Pure; for plan_report.c and bench_cuda_report.c.
+ */
 #include "cli/plan_floor.h"
 
 #include "rules/tile.h"

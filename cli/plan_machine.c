@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rates from a description in JSON, where a measured one goes before the peak, or measured here by bench_product.c,
+ * half a second each for product and copy. For plan.c and bench_cuda_report.c.
+ */
 #include "cli/plan_machine.h"
 
 #include "cli/bench_product.h"

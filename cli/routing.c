@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Logits come from a counter-based generator keyed by seed, token and expert, so no draw depends on another.
+ * `ferry bench`, `plan` and `trace` draw; the first two also read what `ferry train` has written.
+ */
 #include "cli/routing.h"
 
 #include "cli/message.h"

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Text to shape, for `ferry bench`, `plan` and `trace`. A slice names the experts of one rank, so they are multiplied
+ * by the ranks; five numbers mean what they say.
+ */
 #include "cli/shapes.h"
 
 #include "cli/message.h"

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sorts a copy of the values, for the reports of `ferry bench`. The median of an even count is the mean of the middle
+ * two.
+ */
 #include "cli/spread.h"
 
 #include <stdlib.h>

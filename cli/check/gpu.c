@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A GPU backend is tried by making a layer and a context in a child process, since `ferry check` forks and must not
+ * have touched a GPU before. check.c asks once; the suites fit their problems and ways to the answer.
+ */
 #include "cli/check/gpu.h"
 
 #include "cli/device.h"

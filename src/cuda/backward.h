@@ -60,7 +60,7 @@ typedef struct fy_gpu_backward_state {
 typedef struct fy_gpu_backward_tables {
     fy_gpu_backward_state *state;
     fy_gpu_tile *tile;       /* [max_blocks], walk order of the backward, which is canonical */
-    fy_gpu_unit *unit;       /* [fy_gpu_backward_units] */
+    fy_gpu_unit *unit;       /* [3 * max_blocks + macrobatches + 8]: 3 of a step, 1 of a macrobatch, at most */
     fy_gpu_segment *segment; /* [local experts + macrobatches + 1]; the first is the shared expert's */
     int32_t *first_segment;  /* [local experts + 1], of experts that have rows */
     int32_t *block_segment;  /* [max_blocks] */

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The layout of a context's memory, in the one order from which both its bytes (plan.c, with NULL as the base) and its
+ * pointers (launch_backward.c) come. Pure.
+ */
 #include "cuda/context.h"
 
 #include "core/layer.h"

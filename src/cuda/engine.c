@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host side of a forward, for backend.c. Creation fills in what never changes; a call takes a copy of that, adds
+ * the caller's tensors and enqueues the launches. launch_backward.c describes its forward with the same function.
+ */
 #include "cuda/engine.h"
 
 #include "cuda/error.h"

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Descriptors over Unix sockets, for memory.c. Every rank listens before the addresses are gathered, so no connection
+ * comes too early; a rank that cannot listen gathers all the same, with length 0, which ends the exchange on all.
+ */
 #include "cuda/handles.h"
 
 #include <errno.h>

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host side of a backward, and of a forward that fills a context, for backend.c. A call's tables of rows are the
+ * context's own, so a backward sorts nothing; maps of the context, weights and gradients are made for each call.
+ */
 #include "cuda/launch_backward.h"
 
 #include "cuda/error.h"

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One BF16 map, checked and encoded, for engine.c and launch_backward.c. A box is 64 columns wide because that is the
+ * 128 bytes of the swizzle; what the copy engine cannot address is refused by the matrix's name.
+ */
 #include "cuda/maps.h"
 
 #include "cuda/driver.h"

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One F32 map, checked and encoded, for launch_backward.c where the caller wants gradients in F32. A box is 32 columns
+ * wide, the 128 bytes of the swizzle, and the map always has three dimensions.
+ */
 #include "cuda/maps_gradient.h"
 
 #include "cuda/driver.h"

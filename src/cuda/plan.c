@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which shapes the backend takes, its rows by rule, and the layouts of a forward's memory, for backend.c (fy_gpu_plan)
+ * and engine.c. A layout counts bytes with NULL as the base, and sets pointers with the real one.
+ */
 #include "cuda/plan.h"
 
 #include "cuda/launch_backward.h"
@@ -12,7 +16,8 @@ static uint64_t take(uint64_t *cursor, int64_t bytes) {
     return at;
 }
 
-ferry_status fy_gpu_check_shape(const fy_shape *s) {
+/* E_UNSUPPORTED where the shape is not one that the kernels can take. */
+static ferry_status check_shape(const fy_shape *s) {
     if (s->hidden % 8 || s->intermediate % 8 || s->shared % 8)
         return fy_fail(FERRY_E_UNSUPPORTED,
                        "CUDA backend: hidden %lld, intermediate %lld, shared %lld, expected multiples of 8 (rows of 16 "
@@ -97,7 +102,7 @@ ferry_status fy_gpu_plan(fy_shape *shape, int comm_workers, int compute_workers,
     fy_gpu_backward_tables backward;
     fy_gpu_context context;
     (void)comm_workers;
-    FY_TRY(fy_gpu_check_shape(shape));
+    FY_TRY(check_shape(shape));
     fy_gpu_choose_rows(shape, compute_workers);
     plan->symmetric_bytes = (int64_t)fy_gpu_symmetric_bytes(shape);
     plan->table_bytes = fy_gpu_lay_tables(shape, NULL, &tables);

@@ -14,8 +14,6 @@ typedef struct fy_gpu_knobs {
     int fan_out;    /* 1: a token that several rows want is pulled once */
 } fy_gpu_knobs;
 
-/* E_UNSUPPORTED where the shape is not one that the kernels can take. */
-ferry_status fy_gpu_check_shape(const fy_shape *shape);
 /* Minibatch rows by rule where the shape has none, rounded to what the tiles need. */
 void fy_gpu_choose_rows(fy_shape *shape, int sms);
 void fy_gpu_lay_symmetric(const fy_shape *shape, fy_gpu_symmetric *at);
