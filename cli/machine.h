@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this build and this machine offer. The one file of cli/ that looks behind ferry.h. */
+/* What this build and this machine offer. */
 #ifndef FERRY_CLI_MACHINE_H
 #define FERRY_CLI_MACHINE_H
 
