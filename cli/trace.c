@@ -17,7 +17,7 @@ static const cli_option options[] = {
      AT(input),
      .group = "layer",
      .argument = "IN.safetensors",
-     .help = "a layer as `ferry run` reads it"},
+     .help = "a layer as `ferry run` reads it; this or --shape has to be given"},
     {.name = "shape",
      .kind = CLI_STRING,
      AT(shape),
