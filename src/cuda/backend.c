@@ -33,7 +33,11 @@ typedef struct identity {
 
 static ferry_status look_at_device(int device, identity *mine, int *sms) {
     int devices = 0, major = 0, minor = 0;
-    FY_CUDA(cudaGetDeviceCount(&devices), "looking for CUDA devices");
+    cudaError_t found = cudaGetDeviceCount(&devices);
+    if (found == cudaErrorInsufficientDriver)
+        return fy_fail(FERRY_E_CUDA, "ferry_comm_create: no CUDA driver (libcuda.so.1) here, or one that is older than "
+                                     "this build's CUDA; install one, or use FERRY_CPU");
+    FY_CUDA(found, "looking for CUDA devices");
     if (device < 0 || device >= devices)
         return fy_fail(FERRY_E_INVALID, "ferry_comm_create: device %d of %d CUDA devices", device, devices);
     FY_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
