@@ -56,7 +56,7 @@ static int sample(const train_job *job, lm_trainer *trainer) {
 /* Returns -1 with lm_error() set; *code is an exit code after a message that has been printed. */
 static int train(const train_job *job, ferry_comm *comm, lm_trainer **trainer, int *code) {
     double begin = cli_now_s(), held_out;
-    LM_TRY(lm_trainer_create(comm, &job->config, &job->text, trainer));
+    LM_TRY(lm_trainer_create(comm, NULL, &job->config, &job->text, trainer));
     lm_trainer *t = *trainer;
     if (job->checkpoint) train_checkpoint_restore(job, t);
     if (t->model->rank == 0) train_print_start(job, t);

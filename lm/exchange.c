@@ -4,6 +4,7 @@
  * owner or read by all: sums are written before the barrier of lm_exchange_totals and read after it; gradients and
  * expert norms are written before the first barrier of lm_exchange_gradients and read after it; slices are written
  * between its barriers and read after the second. Writing again comes after a barrier that every reader has passed.
+ * With several nodes, what is written is first made the sum over all of them, or gathered from them.
  */
 #include "lm/dense.h"
 #include "lm/error.h"
@@ -16,10 +17,15 @@ static int64_t sum_count(const lm_trainer *trainer) {
     return 1 + trainer->model->config.layers * trainer->model->config.experts;
 }
 
+/* Of this rank's shards. */
+static size_t sums_bytes(const lm_trainer *trainer) {
+    return (size_t)(trainer->model->local_shards * sum_count(trainer)) * sizeof(double);
+}
+
 int lm_exchange_create(lm_trainer *trainer) {
     const lm_model *model = trainer->model;
     size_t dense = (size_t)model->layout.dense * sizeof(float), shards = (size_t)model->local_shards;
-    LM_TRY(lm_share(model->comm, shards * (size_t)sum_count(trainer) * sizeof(double), "sharing sums", &trainer->sums));
+    LM_TRY(lm_share(model->comm, (size_t)model->nodes * sums_bytes(trainer), "sharing sums", &trainer->sums));
     LM_TRY(lm_share(model->comm, shards * dense, "sharing gradients", &trainer->gradients));
     LM_TRY(lm_share(model->comm, dense, "sharing summed gradients", &trainer->slices));
     return lm_share(model->comm, (size_t)model->local_experts * sizeof(double), "sharing norms", &trainer->norms);
@@ -34,18 +40,22 @@ void lm_exchange_destroy(lm_trainer *trainer) {
 }
 
 double *lm_exchange_sums(lm_trainer *trainer, int64_t shard) {
-    return (double *)trainer->sums.mine + shard * sum_count(trainer);
+    const lm_model *model = trainer->model;
+    return (double *)trainer->sums.mine + (model->node * model->local_shards + shard) * sum_count(trainer);
 }
 
 int lm_exchange_totals(lm_trainer *trainer) {
     const lm_model *model = trainer->model;
-    int64_t count = sum_count(trainer);
+    int64_t count = sum_count(trainer), of_rank = model->local_shards * count;
+    LM_TRY(lm_outer_gather(trainer->outer, lm_exchange_sums(trainer, 0), trainer->sums.mine, sums_bytes(trainer)));
     LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all losses"));
     memset(trainer->totals, 0, (size_t)count * sizeof(double));
-    for (int r = 0; r < model->nranks; r++) {
-        const double *from = trainer->sums.peer[r];
-        for (int64_t shard = 0; shard < model->local_shards; shard++, from += count) {
-            for (int64_t i = 0; i < count; i++) trainer->totals[i] += from[i];
+    for (int node = 0; node < model->nodes; node++) {
+        for (int r = 0; r < model->nranks; r++) {
+            const double *from = (const double *)trainer->sums.peer[r] + node * of_rank;
+            for (int64_t shard = 0; shard < model->local_shards; shard++, from += count) {
+                for (int64_t i = 0; i < count; i++) trainer->totals[i] += from[i];
+            }
         }
     }
     return 0;
@@ -81,9 +91,12 @@ static void measure_experts(lm_trainer *trainer) {
 
 int lm_exchange_gradients(lm_trainer *trainer) {
     const lm_model *model = trainer->model;
+    int64_t first = slice_begin(model, model->rank), next = slice_begin(model, model->rank + 1);
+    LM_TRY(lm_outer_sum(trainer->outer, trainer->expert_gradient, model->local_experts * model->layout.per_expert));
     measure_experts(trainer);
     LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all gradients"));
     sum_slice(trainer);
+    LM_TRY(lm_outer_sum(trainer->outer, (float *)trainer->slices.mine + first, next - first));
     LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all summed gradients"));
     for (int r = 0; r < model->nranks; r++) {
         int64_t begin = slice_begin(model, r), end = slice_begin(model, r + 1);

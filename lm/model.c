@@ -155,17 +155,19 @@ static int create(lm_model *model) {
     return 0;
 }
 
-int lm_model_create(ferry_comm *comm, const lm_config *config, lm_model **model) {
+int lm_model_create(ferry_comm *comm, int node, int nodes, const lm_config *config, lm_model **model) {
     lm_model *m = calloc(1, sizeof *m);
     if (!m) return lm_fail("no memory for the model");
     m->config = *config;
     m->comm = comm;
     m->rank = ferry_comm_rank(comm);
     m->nranks = ferry_comm_size(comm);
+    m->node = node;
+    m->nodes = nodes;
     m->local_experts = config->experts / m->nranks;
     m->first_expert = m->rank * m->local_experts;
-    m->local_shards = LM_SHARDS / m->nranks;
-    m->first_shard = m->rank * m->local_shards;
+    m->local_shards = LM_SHARDS / (nodes * m->nranks);
+    m->first_shard = (node * m->nranks + m->rank) * m->local_shards;
     m->shard_sequences = config->sequences / LM_SHARDS;
     m->local_sequences = m->local_shards * m->shard_sequences;
     m->router = (lm_router){.experts = config->experts, .slots = config->slots};

@@ -37,7 +37,8 @@ typedef struct lm_model {
     ferry_comm *comm;
     ferry_layer *layer;       /* one for all blocks */
     ferry_context **contexts; /* [layers] */
-    int rank, nranks;
+    int rank, nranks;         /* of this node */
+    int node, nodes;          /* see lm/outer.h */
     int64_t local_experts, first_expert;
     int64_t local_shards, first_shard, shard_sequences, local_sequences;
 
@@ -58,8 +59,9 @@ typedef struct lm_model {
     int block_count;
 } lm_model;
 
-/* Collective. `nranks` divides LM_SHARDS. Parameters get their initial values, which depend on config.seed alone. */
-int lm_model_create(ferry_comm *comm, const lm_config *config, lm_model **model);
+/* Collective. nodes * ranks divides LM_SHARDS; this rank's shards are those of node `node`. Parameters get their
+ * initial values, which depend on config.seed alone. */
+int lm_model_create(ferry_comm *comm, int node, int nodes, const lm_config *config, lm_model **model);
 void lm_model_destroy(lm_model *model);
 
 /* Collective. Zeroed symmetric memory of `bytes` bytes per rank. */

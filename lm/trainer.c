@@ -10,9 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int prepare(lm_trainer *trainer, ferry_comm *comm, const lm_config *config) {
+static int prepare(lm_trainer *trainer, ferry_comm *comm, const ferry_bootstrap *across, const lm_config *config) {
     size_t pairs = (size_t)(config->layers * config->experts);
-    LM_TRY(lm_model_create(comm, config, &trainer->model));
+    LM_TRY(lm_outer_create(across, &trainer->outer));
+    LM_TRY(
+        lm_model_create(comm, lm_outer_node(trainer->outer), lm_outer_nodes(trainer->outer), config, &trainer->model));
     const lm_model *model = trainer->model;
     trainer->load = calloc(pairs, sizeof *trainer->load);
     trainer->totals = calloc(1 + pairs, sizeof *trainer->totals);
@@ -26,11 +28,12 @@ static int prepare(lm_trainer *trainer, ferry_comm *comm, const lm_config *confi
     return lm_exchange_create(trainer);
 }
 
-int lm_trainer_create(ferry_comm *comm, const lm_config *config, const lm_text *text, lm_trainer **trainer) {
+int lm_trainer_create(ferry_comm *comm, const ferry_bootstrap *across, const lm_config *config, const lm_text *text,
+                      lm_trainer **trainer) {
     lm_trainer *t = calloc(1, sizeof *t);
     if (!t) return lm_fail("no memory for training");
     t->text = text;
-    if (prepare(t, comm, config)) {
+    if (prepare(t, comm, across, config)) {
         lm_trainer_destroy(t);
         return -1;
     }
@@ -42,6 +45,7 @@ void lm_trainer_destroy(lm_trainer *trainer) {
     if (!trainer) return;
     if (trainer->model) lm_exchange_destroy(trainer);
     lm_model_destroy(trainer->model);
+    lm_outer_destroy(trainer->outer);
     free(trainer->load);
     free(trainer->totals);
     free(trainer->pull);

@@ -2,23 +2,27 @@
 /*
  * Training as one rank does it. A step's global batch has LM_SHARDS shards; a rank computes its shards one by one and
  * all ranks add the shards' losses and dense gradients in shard order, and the experts' squared gradient norms in
- * expert order. So every number of a step is the same whatever the number of ranks.
+ * expert order. So every number of a step is the same whatever the number of ranks. With several nodes, each adds up
+ * the gradients of its own shards so, and these sums are added in node order: numbers then depend on how many nodes
+ * there are.
  */
 #ifndef FERRY_LM_TRAINER_H
 #define FERRY_LM_TRAINER_H
 
 #include "lm/data.h"
 #include "lm/model.h"
+#include "lm/outer.h"
 
 typedef struct lm_trainer {
     lm_model *model; /* owned */
+    lm_outer *outer; /* owned */
     const lm_text *text;
     int64_t step;         /* steps done */
     double loss;          /* of the last step, nats per byte */
     double gradient_norm; /* of the last step, before clipping */
     int64_t *load;        /* [layers][E] slots that each expert got since the last lm_trainer_take_load */
     /* below: of trainer.c and exchange.c */
-    lm_shared sums;      /* [local shards][1 + layers * E] doubles: loss, slots per expert */
+    lm_shared sums;      /* [nodes][local shards][1 + layers * E] doubles: loss, slots per expert */
     lm_shared gradients; /* [local shards][dense] */
     lm_shared slices;    /* [dense] of which this rank's slice is the sum over all shards */
     lm_shared norms;     /* [local experts] doubles: squared gradient norm */
@@ -28,8 +32,10 @@ typedef struct lm_trainer {
     const unsigned char **windows; /* [local sequences] */
 } lm_trainer;
 
-/* Collective. The text must outlive the trainer. */
-int lm_trainer_create(ferry_comm *comm, const lm_config *config, const lm_text *text, lm_trainer **trainer);
+/* Collective. `across` joins this rank with those at its place of other nodes (NULL: there are none); it and the text
+ * must outlive the trainer. */
+int lm_trainer_create(ferry_comm *comm, const ferry_bootstrap *across, const lm_config *config, const lm_text *text,
+                      lm_trainer **trainer);
 void lm_trainer_destroy(lm_trainer *trainer);
 
 /* Collective. One optimizer step. */

@@ -56,7 +56,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     data = (lm_text){.bytes = text, .size = sizeof text, .train = sizeof text / 2};
     ferry_comm_config_init(&comm_config);
     if (ferry_thread_group_create(1, &group) || ferry_thread_group_bootstrap(group, 0, &comm_config.bootstrap) ||
-        ferry_comm_create(&comm_config, &comm) || lm_trainer_create(comm, &config, &data, &trainer))
+        ferry_comm_create(&comm_config, &comm) || lm_trainer_create(comm, NULL, &config, &data, &trainer))
         return -1;
     for (int n = 0; n < trainer->model->layout.count; n++)
         model_bytes += (size_t)trainer->model->layout.tensors[n].count * LM_KINDS * sizeof(float);

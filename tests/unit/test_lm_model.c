@@ -58,7 +58,7 @@ static int rank_main(void *user, const ferry_bootstrap *bootstrap, int rank) {
     config.bootstrap = *bootstrap;
     config.compute_workers = 1;
     int bad = lm_fail_status(ferry_comm_create(&config, &comm), "creating the communicator");
-    if (!bad) bad = lm_trainer_create(comm, &j->config, &j->text, &trainer);
+    if (!bad) bad = lm_trainer_create(comm, NULL, &j->config, &j->text, &trainer);
     if (!bad) bad = j->body(j, trainer);
     if (bad) fprintf(stderr, "rank %d: %s\n", rank, lm_error());
     lm_trainer_destroy(trainer);

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Data parallelism across nodes. A node is a group of ranks with all experts among them; every node trains the same
+ * model on its own shards of the batch. The ranks at the same place of all nodes hold the same experts and the same
+ * slice of the dense vector, and add up what they have of both, in node order: so the bits of a sum depend on the
+ * number of nodes, and on nothing else.
+ */
+#ifndef FERRY_LM_OUTER_H
+#define FERRY_LM_OUTER_H
+
+#include "ferry/ferry.h"
+
+typedef struct lm_outer lm_outer;
+
+/* `across` joins the ranks at this rank's place of all nodes: its rank is the number of this rank's node. NULL: there
+ * is one node. Its all-gather is called at every step, and must be alive as long as the outer group is. */
+int lm_outer_create(const ferry_bootstrap *across, lm_outer **outer);
+void lm_outer_destroy(lm_outer *outer);
+
+int lm_outer_node(const lm_outer *outer);
+int lm_outer_nodes(const lm_outer *outer);
+
+/* Collective across nodes. Every node's `bytes` bytes into all[nodes * bytes], in node order; `mine` may lie at its
+ * place in `all`. */
+int lm_outer_gather(lm_outer *outer, const void *mine, void *all, size_t bytes);
+/* Collective across nodes. values[count] become their sum over the nodes. */
+int lm_outer_sum(lm_outer *outer, float *values, int64_t count);
+
+#endif
