@@ -24,7 +24,7 @@ static const cli_option option_table[] = {
      .kind = CLI_STRING,
      .at = offsetof(check_options, suite),
      .argument = "NAME",
-     .help = "only this suite: cases, property, bits, life, memory, alloc, overlap or fault (on GPUs the first three)"},
+     .help = "only this suite: cases, property, bits, life, memory, alloc, overlap or fault (on GPUs the first four)"},
     {.name = "list", .kind = CLI_FLAG, .at = offsetof(check_options, list), .help = "print the tests, run nothing"},
     {.name = "long",
      .kind = CLI_FLAG,
@@ -87,7 +87,7 @@ typedef struct suite_entry {
 
 /* The others look inside the CPU backend: its workers, its allocations, its observer. */
 static int suits_backend(const char *suite, const check_options *options) {
-    static const char *const common[] = {"cases", "property", "bits"};
+    static const char *const common[] = {"cases", "property", "bits", "life"};
     int found = options->backend == FERRY_CPU;
     for (size_t i = 0; i < sizeof common / sizeof *common; i++) found |= strcmp(suite, common[i]) == 0;
     return found;

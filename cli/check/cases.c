@@ -221,7 +221,8 @@ static const entry entries[] = {
      "a token with an infinite value",
      {{SHAPE(60, 64, 64, 16, 2), .edit = edit_inf_token, .special = 1}, {.ranks = 2}}},
     {31, "an infinite gradient", {{SHAPE(60, 64, 64, 16, 2), .edit = edit_inf_dout, .special = 1}, {.ranks = 2}}},
-    {31, "denormal gradients", {{SHAPE(60, 64, 60, 8, 2), .edit = edit_denormal_dout}, {.ranks = 2}}},
+    /* Too narrow for the exact reference: denormals have few bits, so that only the rounded one says something. */
+    {31, "denormal gradients", {{SHAPE(60, 64, 56, 8, 2), .edit = edit_denormal_dout}, {.ranks = 2}}},
     {31, "+0 and -0", {{SHAPE(60, 64, 64, 8, 2), .shared = 16, .edit = edit_zeros}, {.ranks = 2}}},
     {31, "large values", {{SHAPE(60, 64, 60, 8, 2), .edit = edit_large}, {.ranks = 2}}},
     {33, "equal router weights: ids are inputs", {{SHAPE(60, 64, 64, 8, 4), .edit = edit_equal_weights}, {.ranks = 2}}},

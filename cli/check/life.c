@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several calls on one layer: contexts in flight and in any order, changing N, accumulation, late ranks. */
 #include "cli/check/life.h"
+#include "cli/check/gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,11 +168,14 @@ static void run_script(const check_case *c) {
     int64_t most = 0;
     int largest = 0;
     for (int i = 0; i < BATCHES; i++) {
-        if (script->batch[i].hidden == 0) continue;
-        CHECK_OR_RETURN(, c, check_batch_make(&script->batch[i], &run.batch[i]), "no memory for the batch");
+        check_problem problem = script->batch[i];
+        if (problem.hidden == 0) continue;
+        check_fit_problem(c->options, &problem);
+        CHECK_OR_RETURN(, c, check_batch_make(&problem, &run.batch[i]), "no memory for the batch");
         run.way[i] = script->way;
         run.way[i].backend = (ferry_backend)c->options->backend;
         run.way[i].split = script->split[i];
+        check_fit_way(c->options, &run.way[i]);
         run.result[i] = check_result_make(c, &run.batch[i], &run.way[i], 0);
         if (!run.result[i]) return;
         if (script->batch[i].tokens > most && !script->two_layers) largest = i;
@@ -288,6 +292,7 @@ static void start_late(const check_case *c) {
     double late = argument->seconds;
     const check_problem problem = BATCH(9, 50);
     check_way way = {.backend = (ferry_backend)c->options->backend, .ranks = 3, .processes = argument->processes};
+    check_fit_way(c->options, &way);
     way.enter_timeout_s = 10 + 3 * late;
     way.progress_timeout_s = late / 2;
     check_batch batch;
@@ -314,5 +319,6 @@ void check_suite_life(check_list *list, const check_options *options) {
                   "case 38: a rank is %.0f s late to every call, %s", late->seconds,
                   late->processes ? "processes" : "threads");
     }
-    check_add_errors(list);
+    /* What a CPU call refuses, a GPU call may report later. */
+    if (options->backend == FERRY_CPU) check_add_errors(list);
 }

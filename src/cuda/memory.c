@@ -9,11 +9,18 @@
 #include "cuda/error.h"
 #include "cuda/handles.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
-static ferry_status map_part(const fy_driver *d, CUmemGenericAllocationHandle handle, size_t bytes, int device,
-                             uint8_t **part) {
+/*
+ * One thread of the process at a time maps and unmaps: drivers (580 among them) free memory of their own twice when
+ * threads map and unmap the same allocations at once, and the process dies inside cuMemUnmap.
+ */
+static pthread_mutex_t mapping = PTHREAD_MUTEX_INITIALIZER;
+
+static ferry_status map_part_alone(const fy_driver *d, CUmemGenericAllocationHandle handle, size_t bytes, int device,
+                                   uint8_t **part) {
     CUdeviceptr at = 0;
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -33,6 +40,21 @@ static ferry_status map_part(const fy_driver *d, CUmemGenericAllocationHandle ha
     }
     *part = (uint8_t *)at;
     return FERRY_OK;
+}
+
+static ferry_status map_part(const fy_driver *d, CUmemGenericAllocationHandle handle, size_t bytes, int device,
+                             uint8_t **part) {
+    pthread_mutex_lock(&mapping);
+    ferry_status status = map_part_alone(d, handle, bytes, device, part);
+    pthread_mutex_unlock(&mapping);
+    return status;
+}
+
+static void unmap_part(const fy_driver *d, uint8_t *part, size_t bytes) {
+    pthread_mutex_lock(&mapping);
+    d->cuMemUnmap((CUdeviceptr)part, bytes);
+    d->cuMemAddressFree((CUdeviceptr)part, bytes);
+    pthread_mutex_unlock(&mapping);
 }
 
 static ferry_status make_part(const fy_driver *d, int threads, int device, size_t *bytes,
@@ -111,9 +133,7 @@ void fy_gpu_memory_destroy(ferry_comm *comm, fy_gpu_memory *memory) {
     const fy_driver *d;
     if (memory->ranks == 0 || fy_driver_load(&d) != FERRY_OK) return;
     for (int r = 0; r < memory->ranks; r++) {
-        if (!memory->part[r]) continue;
-        d->cuMemUnmap((CUdeviceptr)memory->part[r], memory->bytes);
-        d->cuMemAddressFree((CUdeviceptr)memory->part[r], memory->bytes);
+        if (memory->part[r]) unmap_part(d, memory->part[r], memory->bytes);
     }
     fy_memory_count(&comm->memory, -(int64_t)memory->bytes);
     memset(memory, 0, sizeof *memory);
