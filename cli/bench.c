@@ -90,7 +90,7 @@ static int check_plan(const bench_job *job) {
     if (o->backend == FERRY_CUDA) return CLI_OK;
     if (!machine_isa_name((ferry_isa)o->isa)) return cli_fail("%s", ferry_last_error());
     ferry_status status =
-        ferry_layer_plan(&job->config, 0, (int)o->ranks, job->comm_workers, job->compute_workers, &plan);
+        ferry_layer_plan(&job->config, FERRY_CPU, 0, (int)o->ranks, job->comm_workers, job->compute_workers, &plan);
     return status ? cli_fail_status(status, "planning the layer") : CLI_OK;
 }
 

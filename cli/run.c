@@ -136,8 +136,8 @@ static int check_plan(const run_job *job) {
     if (!cli_devices_find((ferry_backend)job->options->backend, &devices)) return cli_fail("%s", devices.why);
     if (job->options->backend == FERRY_CUDA) return CLI_OK;
     if (!machine_isa_name((ferry_isa)job->options->isa)) return cli_fail("%s", ferry_last_error());
-    ferry_status status =
-        ferry_layer_plan(&job->config, 0, job->problem->nranks, job->comm_workers, job->compute_workers, &plan);
+    ferry_status status = ferry_layer_plan(&job->config, FERRY_CPU, 0, job->problem->nranks, job->comm_workers,
+                                           job->compute_workers, &plan);
     return status ? cli_fail_status(status, "planning the layer") : CLI_OK;
 }
 

@@ -79,7 +79,7 @@ static int run(const trace_options *o, const run_problem *p) {
     trace_job job = {.options = o, .problem = p, .plan = {.size = sizeof job.plan}};
     int comm = knobs_comm_workers(&o->knobs), compute = knobs_compute_workers(&o->knobs, p->nranks);
     configure(&job);
-    ferry_status status = ferry_layer_plan(&job.config, 0, p->nranks, comm, compute, &job.plan);
+    ferry_status status = ferry_layer_plan(&job.config, FERRY_CPU, 0, p->nranks, comm, compute, &job.plan);
     if (status) return cli_fail_status(status, "planning the layer");
     if (trace_log_create(&job.log, p->nranks, comm, compute, o->events))
         return cli_fail("no memory for %" PRId64 " events per worker", o->events);

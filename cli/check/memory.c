@@ -34,8 +34,8 @@ static void check_plans(const check_job *job, int rank, const ferry_comm_config 
                         const ferry_layer_config *config, const ferry_plan *plan) {
     ferry_plan ahead = {.size = sizeof ahead};
     int comm_workers = comm_config->comm_workers, compute_workers = comm_config->compute_workers;
-    ferry_status status =
-        ferry_layer_plan(config, rank, check_way_ranks(job->way), comm_workers, compute_workers, &ahead);
+    ferry_status status = ferry_layer_plan(config, comm_config->backend, rank, check_way_ranks(job->way), comm_workers,
+                                           compute_workers, &ahead);
     if (!check_status(job->c, rank, status, FERRY_OK, "ferry_layer_plan")) return;
     if (memcmp(&ahead, plan, sizeof ahead) != 0) check_fail(job->c, "rank %d: ferry_layer_plan is not the plan", rank);
     if (plan->layer_bytes != plan->symmetric_bytes + plan->ring_bytes + plan->table_bytes) {
@@ -197,8 +197,8 @@ static void max_bytes_body(const check_job *job, const ferry_bootstrap *bootstra
     ferry_plan plan = {.size = sizeof plan};
     check_comm_config(job->way, bootstrap, &comm_config);
     check_layer_config(job->batch, job->way, NULL, &config);
-    ferry_layer_plan(&config, rank, check_way_ranks(job->way), comm_config.comm_workers, comm_config.compute_workers,
-                     &plan);
+    ferry_layer_plan(&config, comm_config.backend, rank, check_way_ranks(job->way), comm_config.comm_workers,
+                     comm_config.compute_workers, &plan);
     if (!check_status(c, rank, ferry_comm_create(&comm_config, &comm), FERRY_OK, "ferry_comm_create")) return;
     int64_t before = live(hooks), peak = atomic_load(&hooks->peak_bytes);
     config.max_bytes = plan.layer_bytes - 1;

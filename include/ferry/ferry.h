@@ -205,8 +205,10 @@ typedef struct ferry_comm_config {
     ferry_backend backend;
     ferry_bootstrap bootstrap;
     int device;                /* CUDA device; ignored on the CPU */
-    int comm_workers;          /* CPU: threads that pull, push and sum; 0: 1 */
-    int compute_workers;       /* CPU: threads that multiply; 0: processors / ranks on this machine, at least 1 */
+    int comm_workers;          /* CPU: threads that pull, push and sum, at most 64; 0: 1. CUDA: ignored */
+    int compute_workers;       /* CPU: threads that multiply, at most 64; 0: processors / ranks on this machine, at
+                                  least 1. CUDA: multiprocessors of this rank; 0: the device's, shared out over the
+                                  ranks that use it, which is also the most */
     ferry_isa isa;             /* CPU */
     double enter_timeout_s;    /* for a peer to enter the same call; 0: 600 */
     double progress_timeout_s; /* for progress inside a call; 0: 60 */
@@ -260,6 +262,18 @@ typedef struct ferry_layer_config {
     ferry_order order;
     int64_t max_bytes; /* 0: no limit; else create fails with E_MEMORY, saying how much is short, before it
                           allocates anything when layer_bytes of this rank's plan is larger */
+    /* How the work is done, never what comes out; ranks may differ in the next four. CUDA, ignored on the CPU. */
+    int pull_warps; /* of each multiprocessor, 1..3; 0: by rule */
+    int fan_out;    /* 1: a token's row is pulled once for all its rows here, 2: once for each of them; 0: by rule */
+    int comm_sms;   /* multiprocessors that pull and sum and do nothing else; 0: none */
+    int sm_margin;  /* multiprocessors that calls leave free, for kernels that run beside them (a collective's); 0: none
+                     */
+    /* What `ferry tune` has measured, for what is left to the rules above: minibatch_rows, pull_warps, fan_out,
+     * comm_sms and, on the CPU where the communicator's workers are left to the rule too, how many of them communicate.
+     * NULL: the file $FERRY_TUNE_FILE, else $XDG_CACHE_HOME/ferry/tune, else $HOME/.cache/ferry/tune; "": none. A file
+     * that is not there, or lines in it that are no entries, are no error. Read during create, by rank 0 for all ranks.
+     */
+    const char *tune_file;
 } ferry_layer_config;
 
 /* What a layer allocates on one rank, and the sizes that the rules chose. Bytes are exact. */
@@ -276,12 +290,32 @@ typedef struct ferry_plan {
     int64_t layer_bytes;          /* symmetric + ring + table */
     int64_t context_bytes;        /* each context: its memory and its handle */
     int64_t context_memory_bytes; /* its memory alone: what the caller provides, if he does */
+    /* CUDA, 0 on the CPU: what the rank's calls use. */
+    int multiprocessors; /* in all: those of the rank without sm_margin */
+    int pull_warps;      /* 1..3 */
+    int fan_out;         /* 1 or 2 */
+    int comm_sms;
+    int comm_workers; /* CPU: workers that communicate alone; 0 on CUDA */
+    int tuned;        /* FERRY_TUNED_*: what came from the tune file */
 } ferry_plan;
 
+enum {
+    FERRY_TUNED_MINIBATCH_ROWS = 1,
+    FERRY_TUNED_PULL_WARPS = 2,
+    FERRY_TUNED_FAN_OUT = 4,
+    FERRY_TUNED_COMM_SMS = 8,
+    FERRY_TUNED_COMM_WORKERS = 16
+};
+
 FERRY_API void ferry_layer_config_init(ferry_layer_config *config);
-/* Local. The CPU plan of `rank` in a group of `nranks` whose communicators have the given numbers of workers. */
-FERRY_API ferry_status ferry_layer_plan(const ferry_layer_config *config, int rank, int nranks, int comm_workers,
-                                        int compute_workers, ferry_plan *plan);
+/*
+ * Local, and needs no device: the plan of `rank` in a group of `nranks` whose communicators have the given numbers of
+ * workers. CPU: comm_workers and compute_workers >= 1. CUDA: comm_workers are pulling warps where config.pull_warps is
+ * 0 (0: by rule), compute_workers multiprocessors of the rank (0: 132, one whole H200). No tune file is read: the plan
+ * is that of a layer with tune_file "". E_UNSUPPORTED when this build has not the backend, or that cannot do the shape.
+ */
+FERRY_API ferry_status ferry_layer_plan(const ferry_layer_config *config, ferry_backend backend, int rank, int nranks,
+                                        int comm_workers, int compute_workers, ferry_plan *plan);
 /* Collective. E_MISMATCH on every rank when H, I, S, E, K, max_tokens, limit, rows or the expert map differ. */
 FERRY_API ferry_status ferry_layer_create(ferry_comm *comm, const ferry_layer_config *config, ferry_layer **layer);
 FERRY_API void ferry_layer_destroy(ferry_layer *layer);
@@ -320,6 +354,19 @@ typedef struct ferry_gradients {
     ferry_gradient shared_gate, shared_up, shared_down;
 } ferry_gradients;
 
+/* How evenly a forward's rows fall on experts and ranks, over all ranks and equal on all of them. */
+typedef struct ferry_load {
+    int64_t rows;           /* of all experts: slots of all ranks that have one */
+    int64_t busiest_rows;   /* of the rank whose experts receive most */
+    int32_t busiest_rank;   /* that rank; the lowest of equals */
+    int32_t busiest_expert; /* the expert that receives most rows; the lowest of equals */
+    float overload;         /* busiest rank / mean rank; 1: even; 0 when there are no rows */
+    float expert_overload;  /* busiest expert / mean expert; likewise */
+    int32_t empty_experts;  /* experts without rows */
+    int32_t spare;          /* 0 */
+    int32_t histogram[16];  /* [i]: experts with i/4 to (i + 1)/4 of the mean expert's rows; [15]: 15/4 and more */
+} ferry_load;
+
 typedef struct ferry_forward_args {
     size_t size;               /* set by ferry_forward_args_init */
     const int32_t *num_tokens; /* N, 0..max_tokens; host or device pointer, read in stream order */
@@ -333,6 +380,10 @@ typedef struct ferry_forward_args {
     int64_t out_stride;     /* elements between tokens; 0: H */
     ferry_context *context; /* NULL: no backward will follow */
     void *stream;
+    /* Written by the call, in stream order; on the communicator's device, on the CPU host memory. NULL: not wanted.
+     * Not written by a call that does nothing (E_TOO_MANY_TOKENS). */
+    int32_t *expert_rows; /* [E] rows that each expert receives from all ranks; equal on all ranks */
+    ferry_load *load;     /* one, aligned to 8 */
 } ferry_forward_args;
 
 /*
@@ -356,6 +407,12 @@ typedef struct ferry_backward_args {
     float *dweights; /* [N, K] F32, written; 0 where the id is -1; NULL skips */
     ferry_gradients grads;
     void *stream;
+    /* NULL, or [local experts] words on the communicator's device, on the CPU host memory: word e becomes ready_value
+     * once all wanted weight gradients of local expert e are written (a release to the whole system), those of experts
+     * without rows too. So a stream that waits for the word (cuStreamWaitValue32), or a thread that reads it, may use
+     * them while the call goes on. A call without FERRY_BACKWARD_WEIGHT leaves the words alone. */
+    uint32_t *ready;
+    uint32_t ready_value;
 } ferry_backward_args;
 
 FERRY_API void ferry_backward_args_init(ferry_backward_args *args);

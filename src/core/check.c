@@ -31,6 +31,10 @@ ferry_status fy_check_layer_config(const ferry_layer_config *c, int nranks) {
     FY_TRY(range(where, "ring_rows", c->ring_rows, 0, rows));
     FY_TRY(range(where, "context_rows", c->context_rows, -1, rows));
     FY_TRY(range(where, "max_bytes", c->max_bytes, 0, INT64_MAX));
+    FY_TRY(range(where, "pull_warps", c->pull_warps, 0, 3));
+    FY_TRY(range(where, "fan_out", c->fan_out, 0, 2));
+    FY_TRY(range(where, "comm_sms", c->comm_sms, 0, INT32_MAX));
+    FY_TRY(range(where, "sm_margin", c->sm_margin, 0, INT32_MAX));
     if (c->precision != FERRY_PRECISION_BF16)
         return fy_fail(FERRY_E_UNSUPPORTED, "layer config: precision %d, expected FERRY_PRECISION_BF16", c->precision);
     if (c->order != FERRY_ORDER_EXACT)

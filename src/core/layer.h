@@ -14,6 +14,7 @@ typedef struct fy_shape {
     int64_t max_rows;                                /* nranks * max_tokens * slots */
     int64_t max_blocks; /* 64-row blocks when every local expert's segment is padded to 64 */
     float limit;
+    int pull_warps, fan_out, comm_sms, sm_margin; /* CUDA: as configured, then as chosen */
 } fy_shape;
 
 struct ferry_layer {
@@ -44,7 +45,8 @@ struct ferry_context {
 /* A backend. `layer_create` runs on every rank and must be collective-safe: it returns a status that all agree on. */
 typedef struct fy_backend {
     const char *name;
-    /* Chooses minibatch_rows of `shape` where it is 0, and fills the byte counts of `plan`. Pure. */
+    /* Chooses what of `shape` is left to the rule, and fills the byte counts and chosen numbers of `plan`. Pure.
+     * `comm_workers` and `compute_workers` as of ferry_layer_plan, which may leave them to the rule. */
     ferry_status (*plan)(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan);
     ferry_status (*comm_create)(ferry_comm *comm);
     void (*comm_destroy)(ferry_comm *comm);

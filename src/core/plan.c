@@ -30,7 +30,11 @@ ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend
                   .max_tokens = config->max_tokens,
                   .rank = rank,
                   .nranks = nranks,
-                  .limit = config->swiglu_limit};
+                  .limit = config->swiglu_limit,
+                  .pull_warps = config->pull_warps,
+                  .fan_out = config->fan_out,
+                  .comm_sms = config->comm_sms,
+                  .sm_margin = config->sm_margin};
     s.local_experts = count_local(config, rank, nranks);
     s.max_rows = s.local_experts == 0 ? 0 : nranks * s.max_tokens * s.slots;
     s.max_blocks = fy_most_blocks(s.max_rows, s.local_experts);
@@ -56,16 +60,26 @@ ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend
     return FERRY_OK;
 }
 
-ferry_status ferry_layer_plan(const ferry_layer_config *config, int rank, int nranks, int comm_workers,
-                              int compute_workers, ferry_plan *plan) {
+static ferry_status check_workers(ferry_backend backend, int comm_workers, int compute_workers) {
+    int least = backend == FERRY_CPU;
+    if (comm_workers >= least && compute_workers >= least) return FERRY_OK;
+    return fy_fail(FERRY_E_INVALID, "ferry_layer_plan: %d communication and %d compute workers, expected >= %d",
+                   comm_workers, compute_workers, least);
+}
+
+ferry_status ferry_layer_plan(const ferry_layer_config *config, ferry_backend backend, int rank, int nranks,
+                              int comm_workers, int compute_workers, ferry_plan *plan) {
+    if (backend != FERRY_CPU && backend != FERRY_CUDA)
+        return fy_fail(FERRY_E_INVALID, "ferry_layer_plan: backend is %d, expected FERRY_CPU or FERRY_CUDA",
+                       (int)backend);
+    if (fy_backend_of(backend) == NULL)
+        return fy_fail(FERRY_E_UNSUPPORTED, "ferry_layer_plan: this build does not have the CUDA backend");
     if (plan == NULL) return fy_fail(FERRY_E_INVALID, "ferry_layer_plan: plan is NULL");
     if (nranks < 1 || rank < 0 || rank >= nranks)
         return fy_fail(FERRY_E_INVALID, "ferry_layer_plan: rank %d of %d ranks, expected 0 <= rank < nranks", rank,
                        nranks);
-    if (comm_workers < 1 || compute_workers < 1)
-        return fy_fail(FERRY_E_INVALID, "ferry_layer_plan: %d communication and %d compute workers, expected >= 1",
-                       comm_workers, compute_workers);
+    FY_TRY(check_workers(backend, comm_workers, compute_workers));
     FY_TRY(fy_check_layer_config(config, nranks));
     fy_shape shape;
-    return fy_plan(config, &fy_backend_cpu, rank, nranks, comm_workers, compute_workers, &shape, plan);
+    return fy_plan(config, fy_backend_of(backend), rank, nranks, comm_workers, compute_workers, &shape, plan);
 }

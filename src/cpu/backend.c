@@ -36,6 +36,7 @@ static ferry_status cpu_plan(fy_shape *shape, int comm_workers, int compute_work
     plan->ring_bytes = l.ring.bytes;
     plan->table_bytes = l.table.bytes + (int64_t)sizeof(fy_cpu_layer);
     plan->context_memory_bytes = l.context.bytes;
+    plan->comm_workers = comm_workers;
     return FERRY_OK;
 }
 
@@ -207,6 +208,8 @@ static ferry_status cpu_backward(ferry_layer *layer, const ferry_backward_args *
                     .parts = args->parts,
                     .out = args->dx,
                     .dweights = args->dweights,
+                    .ready = args->parts & FERRY_BACKWARD_WEIGHT ? args->ready : NULL,
+                    .ready_value = args->ready_value,
                     .remake_shared = layer->shape.context_rows == 0};
     begin(&call, layer, args->context);
     fy_cpu_layer *state = layer->state;
@@ -214,6 +217,7 @@ static ferry_status cpu_backward(ferry_layer *layer, const ferry_backward_args *
     FY_TRY(enter(&call));
     FY_TRY(fy_role_schedule_backward(&call, args));
     fy_build_work(&call);
+    fy_ready_unwanted(&call);
     fy_call_end(&call, -1, FERRY_PHASE_SCHEDULE, -1, "schedule");
     /* The ring ends with the last macrobatch: still this forward's first only when there is no other. */
     state->ring_forward = 0;

@@ -5,7 +5,7 @@
  * writes     h, g, u, results, gradients; dweight partials
  * waits on   pulled[step], remade[step], made[step], pushed and finished of the step before on the same ring rows; done
  *            of the segment that used the open sums before
- * publishes  remade[step], made[step], finished[step], done of a segment
+ * publishes  remade[step], made[step], finished[step], done of a segment; the caller's ready word of an expert
  */
 #include "cpu/compute.h"
 
@@ -88,6 +88,24 @@ static _Atomic uint32_t *done_flag(fy_call *call, const fy_group *g) {
 
 static const char *const work_name[] = {"gate+up", "gate+up again", "SwiGLU gradient", "down", "dx", "weight gradient"};
 
+static void tell_ready(fy_call *call, int64_t expert) {
+    __atomic_store_n(&call->ready[expert], call->ready_value, __ATOMIC_RELEASE);
+}
+
+void fy_ready_unwanted(fy_call *call) {
+    if (call->ready == NULL || call->segments == 0 || call->segment[0].units > 0) return;
+    for (int64_t e = 0; e < call->shape->local_experts; e++) tell_ready(call, e);
+}
+
+/* The ticket's tile is there. The last tile of an expert's last segment makes the expert ready: the acquire is for the
+ * other tiles' stores, which the caller's word then stands for too. */
+static void tell_done(fy_call *call, const fy_group *g) {
+    uint32_t before = atomic_fetch_add_explicit(done_flag(call, g), 1, memory_order_acq_rel);
+    if (call->ready == NULL || g->work != FY_WORK_WEIGHT || g->index < 0) return;
+    const fy_segment *segment = &call->segment[g->index];
+    if (segment->closes && before + 1 == segment->units) tell_ready(call, segment->expert);
+}
+
 int fy_role_compute(fy_call *call, int worker, void *scratch) {
     int64_t group = 0;
     for (;;) {
@@ -102,6 +120,6 @@ int fy_role_compute(fy_call *call, int worker, void *scratch) {
         if (fy_call_begin(call, worker, FERRY_PHASE_COMPUTE, step, work_name[g->work]) != 0) return -1;
         fy_compute_unit(call, g, ticket - g->first_ticket, scratch);
         fy_call_end(call, worker, FERRY_PHASE_COMPUTE, step, work_name[g->work]);
-        atomic_fetch_add_explicit(done_flag(call, g), 1, memory_order_release);
+        tell_done(call, g);
     }
 }

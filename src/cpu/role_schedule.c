@@ -8,6 +8,7 @@
  */
 #include "cpu/state.h"
 
+#include "rules/load.h"
 #include "rules/place.h"
 
 #include <stdio.h>
@@ -184,6 +185,19 @@ static void place_experts(fy_call *call) {
     }
 }
 
+/* Rows of every expert over all ranks, and how even they are, where the caller wants them. */
+static void tell_load(fy_call *call, const ferry_forward_args *args) {
+    int64_t experts = call->shape->experts, rank_rows[FY_MAX_RANKS];
+    int nranks = call->shape->nranks;
+    /* The counters of the sort are free again. */
+    int32_t *rows = args->expert_rows ? args->expert_rows : (int32_t *)fy_table(call, call->state->layout.table.cursor);
+    if (args->expert_rows == NULL && args->load == NULL) return;
+    memset(rows, 0, (size_t)experts * sizeof *rows);
+    for (int r = 0; r < nranks; r++)
+        for (int64_t e = 0; e < experts; e++) rows[e] += counts_of(call, r)[e];
+    if (args->load) fy_load_of(rows, call->layer->expert_rank, experts, nranks, rank_rows, args->load);
+}
+
 /* The padded row of a slot of rank r, or -1 when its expert is elsewhere. */
 static int64_t row_of(const fy_call *call, int r, const int32_t *ids, const int32_t *position, int64_t slot) {
     int32_t id = ids[slot];
@@ -242,6 +256,7 @@ ferry_status fy_role_schedule_forward(fy_call *call, const ferry_forward_args *a
     FY_TRY(check_blocks(call));
     keep_inputs(call, args);
     place_experts(call);
+    tell_load(call, args);
     place_rows(call);
     return FERRY_OK;
 }

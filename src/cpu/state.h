@@ -119,6 +119,8 @@ typedef struct fy_call {
     uint16_t *out; /* out or dx */
     int64_t out_stride;
     float *dweights;
+    uint32_t *ready; /* backward: the caller's words of local experts, or NULL */
+    uint32_t ready_value;
     fy_schedule schedule;
     fy_walk walk;
     int64_t steps, pieces, segments, groups, tickets;
@@ -187,6 +189,8 @@ void fy_build_work(fy_call *call);
 int fy_role_pull(fy_call *call, int worker);
 int fy_role_push(fy_call *call, int worker);
 int fy_role_sum(fy_call *call, int worker, void *scratch);
+/* Where no gradients of experts are wanted, all of them are ready. */
+void fy_ready_unwanted(fy_call *call);
 /* Runs tickets until none are left. 0, or -1 to leave. */
 int fy_role_compute(fy_call *call, int worker, void *scratch);
 /* Pulls, pushes and sums until none are left. 0, or -1 to leave. */

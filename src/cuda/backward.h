@@ -109,6 +109,8 @@ typedef struct fy_gpu_backward {
     uint16_t *dx;
     int64_t dx_stride;
     float *dweights;
+    uint32_t *ready; /* [local experts] the caller's words, or NULL; NULL without the weight part */
+    uint32_t ready_value;
 } fy_gpu_backward;
 
 #endif

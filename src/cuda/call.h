@@ -6,6 +6,8 @@
 #ifndef FERRY_CUDA_CALL_H
 #define FERRY_CUDA_CALL_H
 
+#include "ferry/ferry.h"
+
 #include <cuda.h>
 #include <stdint.h>
 
@@ -195,7 +197,9 @@ typedef struct fy_gpu_call {
     uint16_t *out;
     int64_t x_stride, out_stride;
     int32_t ids_are_64;
-    int32_t staged; /* 0: nobody but this rank's pulls reads the tokens, and they read the caller's */
+    int32_t staged;       /* 0: nobody but this rank's pulls reads the tokens, and they read the caller's */
+    int32_t *expert_rows; /* [experts] rows over all ranks for the caller, or NULL */
+    ferry_load *load;     /* for the caller, or NULL */
     fy_gpu_keep_maps keep, keep_shared;
     int32_t context_blocks; /* so many first blocks keep x, g, u in the context, others g and u in the ring */
     uint16_t *saved_x;      /* NULL: there is no context */

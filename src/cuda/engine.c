@@ -200,6 +200,8 @@ ferry_status fy_gpu_engine_describe(fy_gpu_engine *e, const ferry_forward_args *
     c.ids = args->ids;
     c.ids_are_64 = args->ids_dtype == FERRY_I64;
     c.weights = args->weights;
+    c.expert_rows = args->expert_rows;
+    c.load = args->load;
     FY_TRY(map_all_weights(e, &args->params, &c, stream));
     FY_TRY(find_tokens(e, args->num_tokens, &c, stream));
     *call = c;

@@ -224,6 +224,8 @@ ferry_status fy_gpu_gradient_describe(fy_gpu_gradient *d, uint8_t *context, cons
     b->dx = args->dx;
     b->dx_stride = args->dx_stride ? args->dx_stride : s->hidden;
     b->dweights = args->dweights;
+    b->ready = args->parts & FERRY_BACKWARD_WEIGHT ? args->ready : NULL;
+    b->ready_value = args->ready_value;
     if (b->dout_stride % 8 || b->dx_stride % 8 || (uintptr_t)b->dout % 16 || (uintptr_t)b->dx % 16)
         return fy_fail(
             FERRY_E_UNSUPPORTED,

@@ -17,7 +17,7 @@ static ferry_layer_config good_config(void) {
 
 static void refuse_config(const ferry_layer_config *config, ferry_status wanted, const char *text) {
     ferry_plan plan = {.size = sizeof plan, .max_rows = -7};
-    assert_said(ferry_layer_plan(config, 0, 2, 1, 1, &plan), wanted, text);
+    assert_said(ferry_layer_plan(config, FERRY_CPU, 0, 2, 1, 1, &plan), wanted, text);
     assert_int_equal(plan.max_rows, -7); /* outputs are written on success only */
 }
 
@@ -25,7 +25,7 @@ static void test_layer_configs(void **state) {
     (void)state;
     ferry_plan plan = {.size = sizeof plan};
     ferry_layer_config c = good_config();
-    assert_int_equal(ferry_layer_plan(&c, 0, 2, 1, 1, &plan), FERRY_OK);
+    assert_int_equal(ferry_layer_plan(&c, FERRY_CPU, 0, 2, 1, 1, &plan), FERRY_OK);
 
 #define REFUSED(field, value, status, text)                                                                            \
     do {                                                                                                               \

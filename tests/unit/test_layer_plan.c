@@ -23,7 +23,7 @@ static ferry_layer_config config_of(int64_t minibatch, int64_t ring, int64_t con
 
 static ferry_plan plan_of(ferry_layer_config config, int rank) {
     ferry_plan plan = {.size = sizeof plan};
-    assert_int_equal(ferry_layer_plan(&config, rank, 3, 1, 2, &plan), FERRY_OK);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, rank, 3, 1, 2, &plan), FERRY_OK);
     return plan;
 }
 
@@ -62,12 +62,12 @@ static void test_errors_leave_the_plan(void **state) {
     ferry_layer_config config = config_of(0, 0, -1);
     ferry_plan plan = {.minibatch_rows = -7};
     (void)state;
-    assert_int_equal(ferry_layer_plan(&config, 3, 3, 1, 1, &plan), FERRY_E_INVALID);
-    assert_int_equal(ferry_layer_plan(&config, 0, 3, 0, 1, &plan), FERRY_E_INVALID);
-    assert_int_equal(ferry_layer_plan(NULL, 0, 3, 1, 1, &plan), FERRY_E_INVALID);
-    assert_int_equal(ferry_layer_plan(&config, 0, 3, 1, 1, NULL), FERRY_E_INVALID);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 3, 3, 1, 1, &plan), FERRY_E_INVALID);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 0, 3, 0, 1, &plan), FERRY_E_INVALID);
+    assert_int_equal(ferry_layer_plan(NULL, FERRY_CPU, 0, 3, 1, 1, &plan), FERRY_E_INVALID);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 0, 3, 1, 1, NULL), FERRY_E_INVALID);
     config.ring_rows = -1;
-    assert_int_equal(ferry_layer_plan(&config, 0, 3, 1, 1, &plan), FERRY_E_INVALID);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 0, 3, 1, 1, &plan), FERRY_E_INVALID);
     assert_int_equal(plan.minibatch_rows, -7);
 }
 

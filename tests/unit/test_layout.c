@@ -25,7 +25,7 @@ static ferry_layer_config config_of(int64_t hidden, int64_t intermediate, int64_
 
 static void assert_refused(ferry_layer_config config, const char *region) {
     ferry_plan plan;
-    assert_int_equal(ferry_layer_plan(&config, 0, 1, 1, 1, &plan), FERRY_E_MEMORY);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 0, 1, 1, 1, &plan), FERRY_E_MEMORY);
     assert_non_null(strstr(ferry_last_error(), region));
 }
 
@@ -41,7 +41,7 @@ static void test_too_large(void **state) {
     config.hidden = LARGEST / 64; /* three F32 sums of H x I */
     config.max_tokens = 1000;
     ferry_plan plan;
-    assert_int_equal(ferry_layer_plan(&config, 0, 1, 1, 1, &plan), FERRY_OK);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 0, 1, 1, 1, &plan), FERRY_OK);
     assert_true(plan.table_bytes > 12 * config.hidden * config.intermediate);
     assert_true(plan.layer_bytes == plan.symmetric_bytes + plan.ring_bytes + plan.table_bytes);
     config.hidden = LARGEST;
@@ -54,9 +54,9 @@ static void test_many_workers(void **state) {
     ferry_layer_config config = config_of(8, 8, 0, 10);
     config.minibatch_rows = config.ring_rows = 64;
     ferry_plan two, three, most;
-    assert_int_equal(ferry_layer_plan(&config, 0, 1, 1, 1, &two), FERRY_OK);
-    assert_int_equal(ferry_layer_plan(&config, 0, 1, 1, 2, &three), FERRY_OK);
-    assert_int_equal(ferry_layer_plan(&config, 0, 1, INT_MAX, INT_MAX, &most), FERRY_OK);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 0, 1, 1, 1, &two), FERRY_OK);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 0, 1, 1, 2, &three), FERRY_OK);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CPU, 0, 1, INT_MAX, INT_MAX, &most), FERRY_OK);
     int64_t each = three.table_bytes - two.table_bytes;
     assert_true(most.table_bytes == two.table_bytes + (2 * (int64_t)INT_MAX - 2) * each);
 }
