@@ -63,7 +63,7 @@ sed 's/ -\{0,1\}[0-9]*$//' "$work/golden" | sort >"$work/known"
         name {
             count = split($0, part, ",")
             for (i = 1; i <= count; i++) {
-                sub(/ *$/, "", part[i])
+                sub(/(\[[0-9]*\])? *$/, "", part[i])
                 sub(/.*[ *]/, "", part[i])
                 if (part[i] != "") print "offsetof(" name ", " part[i] ")"
             }
