@@ -4,8 +4,6 @@
 
 #include "cli/launch.h"
 
-#include <time.h>
-
 int trace_log_create(trace_log *log, int nranks, int comm_workers, int compute_workers, int64_t capacity) {
     *log = (trace_log){.nranks = nranks, .comm_workers = comm_workers, .compute_workers = compute_workers};
     log->workers = 1 + comm_workers + compute_workers;
@@ -34,9 +32,7 @@ static int record(void *user, const ferry_event *event) {
         buffer->lost++;
         return 0;
     }
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    buffer->events[buffer->count++] = (trace_event){.ns = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec,
+    buffer->events[buffer->count++] = (trace_event){.ns = event->time_ns,
                                                     .what = event->what,
                                                     .macrobatch = event->macrobatch,
                                                     .step = event->step,

@@ -181,15 +181,27 @@ typedef struct ferry_event {
     int wait;         /* 1: the worker waits; 0: it works */
     int backward;     /* 1 in a backward call */
     int rank;         /* of the communicator */
-    int worker;       /* communication workers first, then compute workers; -1: the calling thread */
+    int worker;       /* CPU: communication workers first, then compute workers; -1: the calling thread. CUDA:
+                         FERRY_SM_WORKERS for each multiprocessor, see below; -1: the schedule's launches */
     int macrobatch;   /* index in canonical row order; -1 where it has no meaning */
     int step;         /* minibatch number in the order of the walk; -1 likewise */
     const char *what; /* static text: the kind of unit, for people */
+    int64_t time_ns;  /* CPU: CLOCK_MONOTONIC. CUDA: the device's own clock; ranks on other devices have others, but the
+                         wait for peers at the head of a call ends at one moment on all of them */
+    int64_t lost;     /* CUDA: units of this worker that found no room in the call's buffer; in its last event */
 } ferry_event;
 
+/* Workers of a multiprocessor: 0 feeds operands, 1 to 3 pull rows and then sum (1 chooses tickets in a backward), 4 and
+ * 5 multiply, push and then sum (of their four warps, the first one's sums). */
+enum { FERRY_SM_WORKERS = 6 };
+
 /*
- * Called from worker threads (CPU backend): for timelines, and for tests that slow, stop or kill a worker. A return
- * value other than 0 at a `begin` makes that worker leave the call at once and silently, as a crashed thread would.
+ * For timelines, and, on the CPU, for tests that slow, stop or kill a worker.
+ * CPU: called from worker threads. A return value other than 0 at a `begin` makes that worker leave the call at once
+ * and silently, as a crashed thread would.
+ * CUDA: the kernels keep the times, so a call returns when its work is done, and its thread then calls this for all
+ * events, worker by worker, each worker's in order; what it returns is ignored. A call that is captured into a graph is
+ * not observed.
  */
 typedef struct ferry_observer {
     int (*event)(void *user, const ferry_event *event);

@@ -2,6 +2,8 @@
 /* Waiting inside a call: bounded by the progress deadline, which starts anew whenever any rank finishes a unit. */
 #include "cpu/state.h"
 
+#include <time.h>
+
 static _Atomic uint64_t *progress_of(const fy_call *call, int rank) {
     return (_Atomic uint64_t *)fy_peer(call, rank, call->state->layout.symmetric.progress);
 }
@@ -17,6 +19,8 @@ static uint64_t progress_sum(const fy_call *call) {
 static int tell(fy_call *call, int worker, ferry_phase phase, int begin, int wait, int64_t step, const char *what) {
     const ferry_observer *o = &call->comm->config.observer;
     if (o->event == NULL) return 0;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
     ferry_event e = {.phase = phase,
                      .begin = begin,
                      .wait = wait,
@@ -25,7 +29,8 @@ static int tell(fy_call *call, int worker, ferry_phase phase, int begin, int wai
                      .worker = worker,
                      .macrobatch = step < 0 ? -1 : call->step[step].macrobatch,
                      .step = (int)step,
-                     .what = what};
+                     .what = what,
+                     .time_ns = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec};
     return o->event(o->user, &e);
 }
 

@@ -19,6 +19,7 @@
 /* ---- Recording ---- */
 
 static void tell(const ferry_observer *observer, int worker, ferry_phase phase, int begin, int wait, int step) {
+    static int64_t now_ns;
     ferry_event event = {.phase = phase,
                          .begin = begin,
                          .wait = wait,
@@ -26,7 +27,8 @@ static void tell(const ferry_observer *observer, int worker, ferry_phase phase, 
                          .worker = worker,
                          .macrobatch = step / 2,
                          .step = step,
-                         .what = "unit"};
+                         .what = "unit",
+                         .time_ns = ++now_ns};
     assert_int_equal(observer->event(observer->user, &event), 0);
 }
 
