@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layer as a differentiable function of PyTorch.
+
+What a forward leaves for its backward is a context in memory of PyTorch's allocator. It hangs on a one-element tensor
+on the CPU, the token, which is what autograd saves: when autograd lets go of the token (after the backward, when the
+graph is dropped, or when activation checkpointing throws saved tensors away), the context goes too.
+"""
+import torch
+from torch.autograd.function import once_differentiable
+
+from . import _types as T
+from . import functional
+from ._library import fail
+from .layer import Context, find_context
+from .load import Load
+
+
+class Layout:
+    """How the weights of a call are given: what turns them into one flat list of tensors, and back."""
+    __slots__ = ("pair", "listed", "shared")
+
+    def __init__(self, pair, listed, shared):
+        self.pair = pair  # gate and up apart
+        self.listed = listed  # number of matrices in each list; -1: one stacked tensor
+        self.shared = shared  # 0: no shared expert, 1: gate and up in one, 2: apart
+
+    @staticmethod
+    def flatten(gate_up, down, shared_gate_up, shared_down):
+        pair, listed = isinstance(gate_up, tuple), -1
+        parts = list(gate_up) if pair else [gate_up]
+        parts.append(down)
+        if any(isinstance(p, list) for p in parts):
+            listed = len(down)
+            flat = [t for p in parts for t in p]
+        else:
+            flat = parts
+        shared = 0
+        if shared_gate_up is not None:
+            shared = 2 if isinstance(shared_gate_up, tuple) else 1
+            flat = flat + (list(shared_gate_up) if shared == 2 else [shared_gate_up]) + [shared_down]
+        return Layout(pair, listed, shared), flat
+
+    def restore(self, flat):
+        """gate_up, down, shared_gate_up, shared_down as they were given."""
+        flat = list(flat)
+
+        def take():
+            if self.listed < 0:
+                return flat.pop(0)
+            part = flat[:self.listed]
+            del flat[:self.listed]
+            return part
+
+        gate_up = (take(), take()) if self.pair else take()
+        down = take()
+        if not self.shared:
+            return gate_up, down, None, None
+        shared = (flat[0], flat[1]) if self.shared == 2 else flat[0]
+        return gate_up, down, shared, flat[-1]
+
+    def names(self):
+        """For each group of weights that has one beta: its name, and how many tensors of the flat list it takes."""
+        each = 1 if self.listed < 0 else self.listed
+        groups = [("gate_up", 2 * each if self.pair else each), ("down", each)]
+        return groups + ([("shared_gate_up", self.shared), ("shared_down", 1)] if self.shared else [])
+
+
+def new_context(layer, device):
+    """A context and its token."""
+    context = Context(layer, torch.empty(layer.context_bytes + 256, dtype=torch.uint8, device=device))
+    return context, torch.frombuffer(context, dtype=torch.int64, count=1)
+
+
+def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
+    """Returns out, the token (None unless `save`), and the load (None unless wanted)."""
+    context, token = new_context(layer, x.device) if save else (None, None)
+    rows = struct = None
+    if load:
+        rows = torch.empty(layer.experts, dtype=torch.int32, device=x.device)
+        struct = torch.empty(Load.BYTES, dtype=torch.uint8, device=x.device)
+    # Rows behind a number of tokens that only the device knows are not written.
+    out = (torch.empty if num_tokens is None else torch.zeros)(x.shape, dtype=x.dtype, device=x.device)
+    functional.forward(layer, x, ids, weights, *layout.restore(flat), out=out, context=context, num_tokens=num_tokens,
+                       expert_rows=rows, load=struct)
+    return out, token, (rows, struct)
+
+
+def main_grads(layout, flat, wanted):
+    """By group of weights: the list of `main_grad` of its tensors, or None where they have none."""
+    found, at = {}, 0
+    for name, count in layout.names():
+        part = flat[at:at + count]
+        mains = [getattr(t, "main_grad", None) if want else None for t, want in zip(part, wanted[at:at + count])]
+        with_main = sum(m is not None for m in mains)
+        if with_main not in (0, count):
+            raise ValueError(f"ferry_moe: {with_main} of {count} tensors of {name} have a main_grad, expected all or none")
+        found[name] = mains if with_main else None
+        at += count
+    return found
+
+
+def run_backward(layer, token, dout, layout, flat, want_x, want_weights, wanted, mains):
+    """Returns dx, dweights and the flat list of weight gradients; None where not wanted, or added to a main_grad."""
+    context = find_context(int(token))
+    if dout.stride(-1) != 1 or dout.stride(0) % 8 or dout.data_ptr() % 16:
+        dout = dout.contiguous()
+    count, device = dout.shape[0], dout.device
+    data, weight = want_x or want_weights, any(wanted)
+    parts = (T.DATA if data else 0) | (T.WEIGHT if weight else 0)
+    dynamic = "dynamic" in context.__dict__
+    new = torch.zeros if dynamic else torch.empty
+    dx = new(dout.shape, dtype=dout.dtype, device=device) if data else None
+    dweights = new((count, layer.top_k), dtype=torch.float32, device=device) if want_weights else None
+    targets, given, betas, at = [], [], {}, 0
+    for name, group in layout.names():
+        part, want = flat[at:at + group], wanted[at:at + group]
+        at += group
+        if mains[name] is not None:
+            betas[name] = 1.0
+            targets += [m.view(t.shape) for m, t in zip(mains[name], part)]
+            given += [None] * group
+            continue
+        if any(want):
+            fresh = [torch.empty(t.shape, dtype=t.dtype, device=device) for t in part]
+            given += [g if w else None for g, w in zip(fresh, want)]
+        else:
+            fresh = [None] * group
+            given += fresh
+        targets += fresh
+    gradients = [_absent(g) for g in layout.restore(targets)]
+    functional.backward(layer, context, dout, *layout.restore(flat), dx=dx, dweights=dweights, d_gate_up=gradients[0],
+                        d_down=gradients[1], d_shared_gate_up=gradients[2], d_shared_down=gradients[3], beta=betas,
+                        parts=parts)
+    return dx if want_x else None, dweights, given
+
+
+def _absent(gradient):
+    """None for a group of which nothing is wanted."""
+    first = gradient
+    while isinstance(first, (tuple, list)) and first:
+        first = first[0]
+    return None if first is None else gradient
+
+
+class _Moe(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layer, layout, call, x, ids, weights, *flat):
+        out, token, call.load = run_forward(layer, x, ids, weights, layout, flat, True, call.wants_load, call.num_tokens)
+        if call.num_tokens is not None:
+            find_context(int(token)).dynamic = True
+        ctx.layer, ctx.layout = layer, layout
+        ctx.mains = main_grads(layout, flat, ctx.needs_input_grad[6:])
+        ctx.save_for_backward(token, *flat)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout):
+        token, *flat = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        dx, dweights, given = run_backward(ctx.layer, token, dout, ctx.layout, flat, needs[3], needs[5], needs[6:],
+                                           ctx.mains)
+        return (None, None, None, dx, None, dweights, *given)
+
+
+class _Call:
+    """What a call is told, and what it gives back beside its output."""
+    __slots__ = ("wants_load", "num_tokens", "load")
+
+    def __init__(self, wants_load, num_tokens):
+        self.wants_load, self.num_tokens, self.load = wants_load, num_tokens, None
+
+
+def moe(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *, layer, num_tokens=None, load=False):
+    """out[t] = shared(x[t]) + sum over k of weights[t, k] * expert ids[t, k] of x[t], differentiable; collective.
+
+    x          [..., H] BF16, at most layer.max_tokens tokens
+    ids        [..., K] int32 or int64 of all experts, -1: none; weights: [..., K], computed with in F32
+    gate_up, down, shared_gate_up, shared_down    see ferry_moe.functional
+    num_tokens    int32 scalar tensor on the device, for captured graphs: tokens behind it give zeros
+    load       True: returns (out, Load)
+
+    Gradients go to x, weights and the experts' weights. A weight with a `main_grad` (F32 or BF16, of the weight's
+    shape) gets its gradient added there, and None as its gradient; where it has the attribute
+    `grad_added_to_main_grad`, that is set to True. Gradients of experts are complete: they hold the tokens of all ranks.
+    Those of the shared expert hold this rank's tokens only, as those of any layer outside.
+    """
+    shape = x.shape
+    x, ids, weights = x.reshape(-1, shape[-1]), ids.reshape(-1, ids.shape[-1]), weights.reshape(-1, ids.shape[-1])
+    if weights.dtype != torch.float32:
+        weights = weights.float()
+    ids, weights = ids.contiguous(), weights.contiguous()
+    layout, flat = Layout.flatten(gate_up, down, shared_gate_up, shared_down)
+    if _compiling():
+        out, found = _ops.moe_op(layer, layout, x, ids, weights, flat, load, num_tokens)
+    elif torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad or any(t.requires_grad for t in flat)):
+        call = _Call(load, num_tokens)
+        out = _Moe.apply(layer, layout, call, x, ids, weights, *flat)
+        found = call.load
+    else:
+        out, _, found = run_forward(layer, x, ids, weights, layout, flat, False, load, num_tokens)
+    out = out.view(shape)
+    return (out, Load(*found)) if load else out
+
+
+def _never():
+    return False
+
+
+_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+# Here, because the operators are made of the functions above; torch before 2.4 has none.
+if hasattr(torch.library, "custom_op"):
+    from . import ops as _ops  # noqa: E402
+else:
+    _compiling = _never

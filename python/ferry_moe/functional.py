@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the library on arrays: torch tensors, or anything with __dlpack__ (NumPy), on the CPU or a CUDA device.
+
+BF16 arrays are tensors of torch.bfloat16, or arrays of unsigned 16-bit integers that hold the bits (`to_bf16` and
+`from_bf16` convert NumPy arrays). Weights of experts are given in one of these ways; the last dimension is contiguous:
+
+    gate_up   [local experts, 2 I, H], gate above up    or a list with one [2 I, H] per local expert
+              or a tuple (gate, up) of [local experts, I, H], or of lists of [I, H]
+    down      [local experts, H, I]                     or a list of [H, I]
+    shared_gate_up, shared_down                         [2 S, H] or (gate, up), and [H, S]
+
+Gradients are given in the same ways. Nothing is copied.
+"""
+import ctypes as C
+import sys
+
+from . import _types as T
+from ._library import check, fail, load_library
+from .dlpack import Array
+
+_byref = C.byref
+_codes = {}  # torch's dtypes -> the library's
+
+
+def _torch_codes(torch):
+    _codes.update({torch.bfloat16: T.BF16, torch.float32: T.F32, torch.float16: T.F16, torch.float64: T.F64,
+                   torch.int32: T.I32, torch.int64: T.I64})
+
+
+def _code(array):
+    dtype = array.dtype
+    code = _codes.get(dtype)
+    if code is None and not isinstance(array, Array):
+        _torch_codes(sys.modules["torch"])
+        code = _codes.get(dtype)
+    return dtype if isinstance(array, Array) else code
+
+
+def _array(value, stream=None):
+    torch = sys.modules.get("torch")
+    return value if torch is not None and isinstance(value, torch.Tensor) else Array(value, stream)
+
+
+def _where(array):
+    device = array.device
+    return device if isinstance(device, str) else str(device)
+
+
+def _expect(name, array, shape, *codes):
+    if tuple(array.shape) != tuple(shape) or _code(array) not in codes:
+        names = {T.BF16: "BF16", T.F32: "F32", T.I32: "I32", T.I64: "I64"}
+        raise ValueError(f"ferry_moe: {name} is {list(array.shape)} {array.dtype}, expected {list(shape)} "
+                         f"{' or '.join(names[c] for c in codes)}")
+
+
+def _contiguous(name, array):
+    step = 1
+    for size, stride in zip(reversed(array.shape), reversed(array.stride())):
+        if size != 1 and stride != step:
+            raise ValueError(f"ferry_moe: {name} is not contiguous")
+        step *= size
+
+
+def _rows(name, array):
+    """The stride between rows of [N, H]."""
+    row, column = array.stride()
+    if column != 1 and array.shape[1] != 1:
+        raise ValueError(f"ferry_moe: the last dimension of {name} is not contiguous")
+    return row if array.shape[0] > 1 else array.shape[1]
+
+
+def _place(name, array, layer):
+    place = layer.group.device.name
+    if _where(array) != place:
+        raise ValueError(f"ferry_moe: {name} is on {_where(array)}, the layer on {place}")
+
+
+def _fill(name, to, value, layer, shape, half=None, codes=(T.BF16,)):
+    """Describes one stacked array, or a list with one matrix per expert. `half` 0 or 1: the upper or the lower half of
+    the rows. Returns what must live until the call is made."""
+    experts, rows, columns = shape
+    skip = 0
+    if half is not None:
+        skip, rows = half * rows, 2 * rows
+    if isinstance(value, list):
+        if len(value) != experts:
+            raise ValueError(f"ferry_moe: {name} has {len(value)} matrices, expected {experts}, one per local expert")
+        matrices = [_array(m) for m in value]
+        stride = _rows(name, matrices[0]) if matrices else columns
+        for m in matrices:
+            _expect(name, m, (rows, columns), *codes)
+            _place(name, m, layer)
+            if _rows(name, m) != stride:
+                raise ValueError(f"ferry_moe: matrices of {name} have different strides between rows")
+        size = _bytes(matrices[0]) if matrices else 0
+        table = (C.c_void_p * max(experts, 1))(*[m.data_ptr() + skip * stride * size for m in matrices])
+        to.base, to.table, to.row_stride = None, C.addressof(table), stride
+        to.dtype = _code(matrices[0]) if matrices else T.BF16
+        return table, matrices
+    array = _array(value)
+    lone = len(array.shape) == 2  # a shared expert's matrix
+    _expect(name, array, (rows, columns) if lone else (experts, rows, columns), *codes)
+    _place(name, array, layer)
+    strides = array.stride()
+    if strides[-1] != 1 and columns != 1:
+        raise ValueError(f"ferry_moe: the last dimension of {name} is not contiguous")
+    to.base, to.table = array.data_ptr() + skip * strides[-2] * _bytes(array) or None, None
+    to.expert_stride, to.row_stride, to.dtype = 0 if lone else strides[0], strides[-2], _code(array)
+    return array
+
+
+def _bytes(array):
+    return 4 if _code(array) == T.F32 else 2
+
+
+def _fill_pair(name, gate, up, value, layer, shape, **more):
+    if isinstance(value, tuple):
+        return (_fill(f"gate of {name}", gate, value[0], layer, shape, **more),
+                _fill(f"up of {name}", up, value[1], layer, shape, **more))
+    return (_fill(name, gate, value, layer, shape, half=0, **more), _fill(name, up, value, layer, shape, half=1, **more))
+
+
+def _fill_weights(layer, to, gate_up, down, shared_gate_up, shared_down):
+    """Returns what must live until the call is made."""
+    e, h, i, s = layer.local_experts, layer.hidden, layer.intermediate, layer.shared
+    kept = [_fill_pair("gate_up", to.gate, to.up, gate_up, layer, (e, i, h)),
+            _fill("down", to.down, down, layer, (e, h, i))]
+    if s:
+        if shared_gate_up is None or shared_down is None:
+            raise ValueError("ferry_moe: the layer has a shared expert: give shared_gate_up and shared_down")
+        kept += [_fill_pair("shared_gate_up", to.shared_gate, to.shared_up, shared_gate_up, layer, (1, s, h)),
+                 _fill("shared_down", to.shared_down, shared_down, layer, (1, h, s))]
+    return kept
+
+
+def _fill_gradient(name, targets, value, beta, layer, shape):
+    """One gradient, or with two targets those of gate and up; None: not wanted."""
+    for target in targets:
+        target.beta = beta
+        if value is None:
+            target.to.base = target.to.table = None
+    if value is None:
+        return None
+    codes = {"codes": (T.F32, T.BF16)}
+    if len(targets) == 2:
+        return _fill_pair(name, targets[0].to, targets[1].to, value, layer, shape, **codes)
+    return _fill(name, targets[0].to, value, layer, shape, **codes)
+
+
+def current_stream(layer):
+    """The stream on which PyTorch would enqueue on the layer's device; None on the CPU and without PyTorch."""
+    torch = sys.modules.get("torch")
+    if layer.group.device.kind == "cpu" or torch is None:
+        return None
+    return torch._C._cuda_getCurrentRawStream(layer.group.device.index)
+
+
+def _tokens(layer, count):
+    """Where the library reads N: on the CPU a host integer; on a device one that no later call changes, so that calls in
+    flight and captured graphs keep theirs."""
+    if layer.group.device.kind == "cpu":
+        here = layer.scratch.get("tokens")
+        if here is None:
+            here = layer.scratch["tokens"] = C.c_int32()
+        here.value = count
+        return C.addressof(here)
+    import torch
+    every = layer.scratch.get("tokens")
+    if every is None or count >= every.numel():
+        # Entry n is n. A call with more than max_tokens is made all the same: it tells the other ranks.
+        size = max(count, layer.max_tokens) + 1
+        every = torch.arange(size, dtype=torch.int32, device=layer.group.device.name)
+        layer.scratch["tokens"] = every
+    return every.data_ptr() + 4 * count
+
+
+def _somewhere(layer, array):
+    """The array's address; an empty array on a device gets one that is not NULL."""
+    address = array.data_ptr()
+    if address or layer.group.device.kind == "cpu":
+        return address
+    import torch
+    dummy = layer.scratch.get("dummy")
+    if dummy is None:
+        dummy = layer.scratch["dummy"] = torch.zeros(256, dtype=torch.uint8, device=layer.group.device.name)
+    return dummy.data_ptr()
+
+
+def _too_many(layer, count):
+    fail(31, f"this call has {count} tokens, the layer at most {layer.max_tokens}: it did nothing on any rank; make the "
+             f"layer with max_tokens={count} or more, alike on all ranks (FerryMoE(max_tokens=...)), or split the batch")
+
+
+def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *, out=None, context=None,
+            num_tokens=None, expert_rows=None, load=None, stream=None):
+    """out[t] = shared(x[t]) + sum over k of weights[t, k] * expert ids[t, k] of x[t]; collective. Returns out.
+
+    x, out        [N, H] BF16, N at most max_tokens; out: written, made when None
+    ids           [N, K] I32 or I64 of all experts, -1: none
+    weights       [N, K] F32
+    context       a Context when a backward will follow
+    num_tokens    I32 scalar on the layer's device: N when it is known there only; rows behind it are left alone
+    expert_rows   [E] I32, written: rows that each expert receives from all ranks
+    load          104 bytes, written: a ferry_load (see ferry_moe.Load)
+    stream        of CUDA; None: PyTorch's current one
+    """
+    lib, a = load_library(), layer.forward_args
+    pointer = layer.pointer
+    if stream is None:
+        stream = current_stream(layer)
+    x, ids, weights = _array(x, stream), _array(ids, stream), _array(weights, stream)
+    count = x.shape[0]
+    _expect("x", x, (count, layer.hidden), T.BF16)
+    _expect("ids", ids, (count, layer.top_k), T.I32, T.I64)
+    _expect("weights", weights, (count, layer.top_k), T.F32)
+    result = x.like() if out is None and isinstance(x, Array) else _empty(x, x.shape) if out is None else out
+    made = _array(result, stream)
+    _expect("out", made, (count, layer.hidden), T.BF16)
+    for name, array in (("x", x), ("ids", ids), ("weights", weights), ("out", made)):
+        _place(name, array, layer)
+    _contiguous("ids", ids)
+    _contiguous("weights", weights)
+    given = None if num_tokens is None else _array(num_tokens, stream)
+    a.num_tokens = _tokens(layer, count) if given is None else given.data_ptr()
+    a.x, a.x_stride = _somewhere(layer, x), _rows("x", x)
+    a.ids, a.ids_dtype = _somewhere(layer, ids), _code(ids)
+    a.weights = _somewhere(layer, weights)
+    a.out, a.out_stride = _somewhere(layer, made), _rows("out", made)
+    a.context, a.stream = None if context is None else context.pointer, stream
+    rows, loads = (None if v is None else _array(v, stream) for v in (expert_rows, load))
+    a.expert_rows = None if rows is None else rows.data_ptr()
+    a.load = None if loads is None else loads.data_ptr()
+    kept = _fill_weights(layer, a.params, gate_up, down, shared_gate_up, shared_down)
+    status = lib.ferry_forward(pointer, _byref(a))
+    del kept
+    if count > layer.max_tokens and given is None and status in (0, 31):
+        _too_many(layer, count)
+    check(status)
+    return result
+
+
+def backward(layer, context, dout, gate_up, down, shared_gate_up=None, shared_down=None, *, dx=None, dweights=None,
+             d_gate_up=None, d_down=None, d_shared_gate_up=None, d_shared_down=None, beta=0.0, parts=T.ALL, stream=None,
+             ready=None, ready_value=1):
+    """The gradients of the forward that filled `context`, collective: written to the arrays that are given.
+
+    dout, dx      [N, H] BF16; dx is needed for the data part
+    dweights      [N, K] F32
+    d_...         like the weights, BF16 or F32; a gradient becomes beta * itself + sum
+    beta          0 or 1, or a dict of them by name ("gate_up", "down", "shared_gate_up", "shared_down")
+    parts         DATA (dx, dweights), WEIGHT (the others) or ALL; equal on all ranks
+    ready         [local experts] 32-bit words, each set to ready_value once its expert's gradients are written
+    """
+    lib, a = load_library(), layer.backward_args
+    pointer = layer.pointer
+    if stream is None:
+        stream = current_stream(layer)
+    e, h, i, s = layer.local_experts, layer.hidden, layer.intermediate, layer.shared
+    dout = _array(dout, stream)
+    count = dout.shape[0]
+    _expect("dout", dout, (count, h), T.BF16)
+    _place("dout", dout, layer)
+    a.context, a.parts, a.stream = context.pointer, parts, stream
+    a.dout, a.dout_stride = _somewhere(layer, dout), _rows("dout", dout)
+    a.dx, a.dweights = None, None
+    kept = [dout]
+    if dx is not None:
+        dx = _array(dx, stream)
+        _expect("dx", dx, (count, h), T.BF16)
+        _place("dx", dx, layer)
+        a.dx, a.dx_stride = _somewhere(layer, dx), _rows("dx", dx)
+        kept.append(dx)
+    if dweights is not None:
+        dweights = _array(dweights, stream)
+        _expect("dweights", dweights, (count, layer.top_k), T.F32)
+        _place("dweights", dweights, layer)
+        _contiguous("dweights", dweights)
+        a.dweights = _somewhere(layer, dweights)
+        kept.append(dweights)
+    ready = None if ready is None else _array(ready, stream)
+    a.ready, a.ready_value = None if ready is None else ready.data_ptr(), ready_value
+    kept.append(_fill_weights(layer, a.params, gate_up, down, shared_gate_up, shared_down))
+    betas = beta if isinstance(beta, dict) else dict.fromkeys(("gate_up", "down", "shared_gate_up", "shared_down"), beta)
+    g = a.grads
+    for name, targets, value, shape in (
+            ("gate_up", (g.gate, g.up), d_gate_up, (e, i, h)), ("down", (g.down,), d_down, (e, h, i)),
+            ("shared_gate_up", (g.shared_gate, g.shared_up), d_shared_gate_up, (1, s, h)),
+            ("shared_down", (g.shared_down,), d_shared_down, (1, h, s))):
+        kept.append(_fill_gradient("d_" + name, targets, value, betas.get(name, 0.0), layer, shape))
+    status = lib.ferry_backward(pointer, _byref(a))
+    del kept
+    check(status)
+
+
+def _empty(like, shape):
+    return sys.modules["torch"].empty(shape, dtype=like.dtype, device=like.device)
+
+
+def to_bf16(values):
+    """A NumPy array as BF16 bits (uint16), to the nearest, ties to even; NaN stays NaN."""
+    import numpy as np
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def from_bf16(bits):
+    """BF16 bits (uint16) as a NumPy array of float32."""
+    import numpy as np
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers: sizes agreed on by all ranks, with the memory of their calls; contexts: what a forward leaves for a backward."""
+import ctypes as C
+import itertools
+import weakref
+
+from . import _types as T
+from ._handle import Handle, own
+from ._library import check, fail, load_library, make
+
+_numbers = itertools.count(1)
+_layers = weakref.WeakValueDictionary()  # by number: how compiled graphs name a layer
+_contexts = weakref.WeakValueDictionary()  # by number: how a saved tensor names a context
+
+
+def find_layer(number):
+    layer = _layers.get(number)
+    if layer is None:
+        fail(13, f"layer {number} is gone: a compiled graph has outlived it")
+    return layer
+
+
+def find_context(number):
+    context = _contexts.get(number)
+    if context is None:
+        fail(13, "the context of this forward is gone: its layer was destroyed, or a hook has moved the tensor that "
+                 "names it to other memory; keep saved tensors where they are")
+    return context
+
+
+class Context(C.Structure):
+    """What a forward leaves for its backward. Lives as long as Python keeps it. Its bytes are its number.
+
+    memory: None, and the library allocates it, or `plan.context_memory_bytes + 256` bytes of a tensor on the device.
+    """
+    _fields_ = [("number", C.c_int64)]
+
+    def __init__(self, layer, memory=None):
+        super().__init__(next(_numbers))
+        address = None if memory is None else -(-memory.data_ptr() // 256) * 256
+        pointer = C.c_void_p()
+        check(load_library().ferry_context_create(layer.pointer, address, C.byref(pointer)))
+        self.layer = layer
+        self.handle = Handle("context", pointer, "ferry_context_destroy", layer._handle, memory)
+        _contexts[self.number] = self
+
+    @property
+    def pointer(self):
+        return self.handle.pointer
+
+    def destroy(self):
+        self.handle.close()
+
+    def __del__(self):
+        handle = self.__dict__.get("handle")
+        if handle is not None:
+            handle.close()
+
+
+class Layer:
+    """An expert-parallel MoE layer of one shape on a Group. Collective: all ranks give the same.
+
+    hidden, intermediate    sizes of a token and of an expert
+    experts, top_k          experts of all ranks, and experts of a token
+    max_tokens              most tokens that a rank passes in a call
+    shared                  intermediate size of the shared expert; 0: none
+    swiglu_limit            L > 0: gate = min(gate, L), up within -L..L; 0: no clamp
+    expert_rank             rank of each expert; None: contiguous blocks, the first E mod R ranks one more
+    context_rows            rows of which a context saves x, gate and up; -1: by rule; 0: none, a backward computes them
+                            again (the library's own activation checkpointing)
+    minibatch_rows, ring_rows, max_bytes, pull_warps, fan_out, comm_sms, sm_margin, tune_file
+                            as in ferry_layer_config; they never change results
+    """
+
+    def __init__(self, group, hidden, intermediate, experts, top_k, *, max_tokens, shared=0, swiglu_limit=0.0,
+                 expert_rank=None, context_rows=-1, minibatch_rows=0, ring_rows=0, max_bytes=0, pull_warps=0, fan_out=0,
+                 comm_sms=0, sm_margin=0, tune_file=None):
+        lib = load_library()
+        config = make(T.LayerConfig)
+        config.hidden, config.intermediate, config.shared = hidden, intermediate, shared
+        config.experts, config.slots, config.max_tokens = experts, top_k, max_tokens
+        config.swiglu_limit = swiglu_limit
+        config.context_rows, config.minibatch_rows, config.ring_rows = context_rows, minibatch_rows, ring_rows
+        config.max_bytes = max_bytes
+        config.pull_warps, config.fan_out, config.comm_sms, config.sm_margin = pull_warps, fan_out, comm_sms, sm_margin
+        if expert_rank is not None:
+            if len(expert_rank) != experts:
+                raise ValueError(f"ferry_moe: expert_rank has {len(expert_rank)} entries, expected {experts}")
+            ranks = (C.c_int32 * experts)(*expert_rank)
+            config.expert_rank = C.addressof(ranks)
+        if tune_file is not None:
+            config.tune_file = str(tune_file).encode()
+        pointer = C.c_void_p()
+        group._check(lib.ferry_layer_create(group.pointer, C.byref(config), C.byref(pointer)))
+        self._handle = Handle("layer", pointer, "ferry_layer_destroy", group._handle)
+        self._close = own(self, self._handle)
+        self.group = group
+        self.hidden, self.intermediate, self.shared = hidden, intermediate, shared
+        self.experts, self.top_k, self.max_tokens = experts, top_k, max_tokens
+        self.swiglu_limit = swiglu_limit
+        self.plan = T.Plan()
+        check(lib.ferry_layer_get_plan(pointer, C.byref(self.plan)))
+        self.local_experts = self.plan.local_experts
+        self.expert_ids = [lib.ferry_layer_expert_id(pointer, group.rank, i) for i in range(self.local_experts)]
+        self.context_bytes = self.plan.context_memory_bytes
+        self.number = next(_numbers)
+        _layers[self.number] = self
+        # Filled anew by each call; calls of a group are one thread's.
+        self.forward_args, self.backward_args = make(T.ForwardArgs), make(T.BackwardArgs)
+        self.scratch = {}
+
+    @property
+    def pointer(self):
+        return self._handle.pointer
+
+    @property
+    def alive(self):
+        return self._handle.alive
+
+    def poll(self):
+        """The pending report of an earlier call as a Report (its `status` is a number), or None. Never blocks."""
+        report = T.Report()
+        return report if load_library().ferry_layer_poll(self.pointer, C.byref(report)) else None
+
+    def stats(self):
+        """Counters of this rank, of its last finished call."""
+        stats = T.Stats()
+        check(load_library().ferry_layer_stats(self.pointer, C.byref(stats)))
+        return stats
+
+    def destroy(self):
+        """Destroys the layer and its contexts: local, never waits for a peer. Using it later is an error."""
+        self._close()
+
+    def __repr__(self):
+        return (f"ferry_moe.Layer(hidden {self.hidden}, intermediate {self.intermediate}, {self.experts} experts, "
+                f"top {self.top_k}, at most {self.max_tokens} tokens{'' if self.alive else ', destroyed'})")
