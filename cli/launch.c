@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks as threads share one thread group; ranks as processes find each other through the environment bootstrap. */
+/* Ranks as threads share thread groups; ranks as processes find each other through the environment bootstrap. */
 #include "cli/launch.h"
 
 #include "cli/clock.h"
 #include "cli/message.h"
+#include "comm/bootstrap.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -31,11 +32,20 @@ typedef struct thread_gate {
 typedef struct rank_thread {
     pthread_t thread;
     thread_gate *gate;
-    ferry_thread_group *group;
+    ferry_thread_group **groups; /* of the nodes, then of the places of a node */
     cli_rank_main *rank_main;
     void *user;
+    int nranks, nodes;
     int rank, exit_code;
 } rank_thread;
+
+static ferry_status join_threads(const rank_thread *self, ferry_bootstrap *bootstrap) {
+    int node = self->rank / self->nranks, place = self->rank % self->nranks;
+    ferry_status status = ferry_thread_group_bootstrap(self->groups[node], place, &bootstrap[CLI_NODE]);
+    return status || self->nodes == 1
+               ? status
+               : ferry_thread_group_bootstrap(self->groups[self->nodes + place], node, &bootstrap[CLI_ACROSS]);
+}
 
 static void *thread_main(void *argument) {
     rank_thread *self = argument;
@@ -44,10 +54,10 @@ static void *thread_main(void *argument) {
     pthread_mutex_unlock(&self->gate->lock);
     if (!open) return NULL;
 
-    ferry_bootstrap bootstrap;
-    ferry_status status = ferry_thread_group_bootstrap(self->group, self->rank, &bootstrap);
+    ferry_bootstrap bootstrap[CLI_BOOTSTRAPS] = {[CLI_ACROSS] = {.nranks = 1}};
+    ferry_status status = join_threads(self, bootstrap);
     self->exit_code = status ? cli_fail_status(status, "joining the group of threads")
-                             : self->rank_main(self->user, &bootstrap, self->rank);
+                             : self->rank_main(self->user, bootstrap, self->rank);
     return NULL;
 }
 
@@ -73,38 +83,58 @@ static int start_and_join(rank_thread *ranks, const rank_thread *common, int cou
     return code;
 }
 
-static int launch_threads(const cli_launch_options *options, cli_rank_main *rank_main, void *user) {
+static int launch_threads(const cli_launch_options *options, cli_rank_main *rank_main, void *user, double timeout_s) {
     thread_gate gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    rank_thread common = {.gate = &gate, .rank_main = rank_main, .user = user};
-    ferry_status status = ferry_thread_group_create(options->nranks, &common.group);
-    if (status) return cli_fail_status(status, "making the group of threads");
-    rank_thread *ranks = calloc((size_t)options->nranks, sizeof *ranks);
-    int code = ranks ? start_and_join(ranks, &common, options->nranks)
-                     : cli_fail("no memory for %d rank threads", options->nranks);
+    int nodes = options->nodes, count = nodes * options->nranks, code = 0;
+    int groups = nodes > 1 ? nodes + options->nranks : 1;
+    rank_thread common = {
+        .gate = &gate, .rank_main = rank_main, .user = user, .nranks = options->nranks, .nodes = nodes};
+    rank_thread *ranks = calloc((size_t)count, sizeof *ranks);
+    common.groups = calloc((size_t)groups, sizeof(ferry_thread_group *));
+    if (!ranks || !common.groups) code = cli_fail("no memory for %d rank threads", count);
+    for (int g = 0; g < groups && !code; g++) {
+        ferry_status status = ferry_thread_group_create(g < nodes ? options->nranks : nodes, &common.groups[g]);
+        if (status) code = cli_fail_status(status, "making a group of threads");
+        if (!code && g >= nodes) fy_thread_group_timeout(common.groups[g], timeout_s);
+    }
+    if (!code) code = start_and_join(ranks, &common, count);
+    for (int g = 0; common.groups && g < groups; g++) ferry_thread_group_destroy(common.groups[g]);
+    free(common.groups);
     free(ranks);
-    ferry_thread_group_destroy(common.group);
     return code;
 }
 
 /* ---- Processes ---- */
 
+/* In the child: meets the ranks of one group, which goes by the name of the job and `part`. */
+static ferry_status meet(const char *job, const char *part, int number, int rank, int nranks, double timeout_s,
+                         ferry_env_bootstrap **env, ferry_bootstrap *bootstrap) {
+    char text[128];
+    snprintf(text, sizeof text, "%d", rank);
+    setenv("RANK", text, 1);
+    snprintf(text, sizeof text, "%d", nranks);
+    setenv("WORLD_SIZE", text, 1);
+    snprintf(text, sizeof text, "%s-%s%d", job, part, number);
+    setenv("FERRY_JOB", text, 1);
+    return ferry_env_bootstrap_create(timeout_s, env, bootstrap);
+}
+
 /* In the child. Exits with the rank's code. */
 static _Noreturn void child_main(const cli_launch_options *options, cli_rank_main *rank_main, void *user, int rank,
                                  const char *job, pid_t parent) {
-    char number[16];
+    int nodes = options->nodes, node = rank / options->nranks, place = rank % options->nranks;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(CLI_FAILED); /* it died before the line above */
-    snprintf(number, sizeof number, "%d", rank);
-    setenv("RANK", number, 1);
-    snprintf(number, sizeof number, "%d", options->nranks);
-    setenv("WORLD_SIZE", number, 1);
-    setenv("FERRY_JOB", job, 1);
 
-    ferry_env_bootstrap *env = NULL;
-    ferry_bootstrap bootstrap;
-    ferry_status status = ferry_env_bootstrap_create(options->timeout_s, &env, &bootstrap);
-    int code = status ? cli_fail_status(status, "meeting the other ranks") : rank_main(user, &bootstrap, rank);
+    ferry_env_bootstrap *across = NULL, *env = NULL;
+    ferry_bootstrap bootstrap[CLI_BOOTSTRAPS] = {[CLI_ACROSS] = {.nranks = 1}};
+    ferry_status status = FERRY_OK;
+    if (nodes > 1) status = meet(job, "place", place, node, nodes, options->timeout_s, &across, &bootstrap[CLI_ACROSS]);
+    if (!status)
+        status = meet(job, "node", node, place, options->nranks, options->timeout_s, &env, &bootstrap[CLI_NODE]);
+    int code = status ? cli_fail_status(status, "meeting the other ranks") : rank_main(user, bootstrap, rank);
     ferry_env_bootstrap_destroy(env);
+    ferry_env_bootstrap_destroy(across);
     exit(cli_finish(code));
 }
 
@@ -157,11 +187,11 @@ static int launch_processes(const cli_launch_options *options, cli_rank_main *ra
         return cli_fail("no random number for the name of the job: %s", strerror(errno));
     snprintf(job, sizeof job, "ferry-%ld-%016llx", (long)parent, (unsigned long long)number);
 
-    pid_t *pids = calloc((size_t)options->nranks, sizeof *pids);
-    if (!pids) return cli_fail("no memory for %d ranks", options->nranks);
-    int code = 0;
+    int count = options->nodes * options->nranks, code = 0;
+    pid_t *pids = calloc((size_t)count, sizeof *pids);
+    if (!pids) return cli_fail("no memory for %d ranks", count);
     fflush(NULL); /* or children would print what is buffered here again */
-    for (int r = 0; r < options->nranks && !code; r++) {
+    for (int r = 0; r < count && !code; r++) {
         pid_t pid = fork();
         if (pid == 0) {
             free(pids); /* the parent has them */
@@ -170,15 +200,17 @@ static int launch_processes(const cli_launch_options *options, cli_rank_main *ra
         if (pid < 0) code = cli_fail("cannot start the process of rank %d: %s", r, strerror(errno));
         pids[r] = pid < 0 ? 0 : pid;
     }
-    code = wait_for_children(pids, options->nranks, code, grace_s);
+    code = wait_for_children(pids, count, code, grace_s);
     free(pids);
     return code;
 }
 
 int cli_launch(const cli_launch_options *options, cli_rank_main *rank_main, void *user) {
     double timeout_s = options->timeout_s > 0 ? options->timeout_s : 600;
-    if (options->processes) return launch_processes(options, rank_main, user, timeout_s);
-    return launch_threads(options, rank_main, user);
+    cli_launch_options all = *options;
+    if (all.nodes < 1) all.nodes = 1;
+    if (all.processes) return launch_processes(&all, rank_main, user, timeout_s);
+    return launch_threads(&all, rank_main, user, timeout_s);
 }
 
 /* ---- Shared memory ---- */

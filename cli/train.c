@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `ferry train`: a small mixture-of-experts language model learns a text on R ranks. */
+/* `ferry train`: a small mixture-of-experts language model learns a text on R ranks of one or more nodes. */
 #include "cli/train.h"
 
 #include "cli/commands.h"
@@ -7,6 +7,7 @@
 #include "cli/knobs.h"
 #include "cli/launch.h"
 #include "cli/message.h"
+#include "cli/mpi.h"
 #include "lm/error.h"
 
 #include <errno.h>
@@ -53,8 +54,25 @@ static const cli_option options[] = {
      .argument = "R",
      .help = "1, 2, 4 or 8 ranks share tokens and experts; losses and checkpoints have the same bytes with any "
              "(default 2)"},
+    {.name = "nodes",
+     .kind = CLI_INT,
+     AT(nodes),
+     .min = 1,
+     .max = LM_SHARDS,
+     .argument = "D",
+     .help = "D groups of R ranks hold all experts each and share the batch, as nodes do that a fast network does not "
+             "join; their gradients are added in node order, so checkpoints have the same bytes with any number of "
+             "ranks and the same D (default 1). Started by an MPI launcher, each process is a rank: the machines are "
+             "the nodes unless this says how many there are"},
     MODE_OPTIONS(train_options),
     {.name = "save", .kind = CLI_STRING, AT(save), .argument = "FILE", .help = "write a checkpoint at the end"},
+    {.name = "save-every",
+     .kind = CLI_INT,
+     AT(save_every),
+     .min = 1,
+     .max = INT32_MAX,
+     .argument = "N",
+     .help = "write it every N steps too, each in the place of the one before"},
     {.name = "resume", .kind = CLI_STRING, AT(resume), .argument = "FILE", .help = "go on from a checkpoint"},
     {.name = "record-routing",
      .kind = CLI_STRING,
@@ -95,7 +113,8 @@ static const cli_command command = {
     .options = options,
     .examples = "ferry train\n"
                 "ferry train --steps 300 --save half.safetensors\n"
-                "ferry train --resume half.safetensors --ranks 8 --processes --sample 500\n"};
+                "ferry train --resume half.safetensors --ranks 8 --processes --sample 500\n"
+                "mpirun -n 4 --hostfile hosts ferry train --save model.safetensors --save-every 50\n"};
 
 /* A file that cannot be written should be known before the work, not after it. */
 static int check_place(const char *path) {
@@ -128,29 +147,74 @@ static int prepare(train_job *job, const char **text_path, char *found, size_t r
     return 0;
 }
 
+/* Ranks of this program's own making. */
+static int launch(train_job *job) {
+    const train_options *o = &job->options;
+    cli_launch_options how = {
+        .nranks = (int)o->ranks, .nodes = (int)o->nodes, .processes = (int)o->processes, .timeout_s = o->timeout_s};
+    int code = train_routing_begin(job);
+    if (!code) code = cli_launch(&how, train_rank, job);
+    if (!code) code = train_routing_write(job);
+    train_routing_end(job);
+    return code;
+}
+
+/* This process is one rank of many that an MPI launcher has started. */
+static int start_mpi(train_job *job, ferry_bootstrap bootstrap[CLI_BOOTSTRAPS]) {
+    train_options *o = &job->options;
+    cli_mpi_place place;
+    if (o->record_routing)
+        return cli_usage("--record-routing: ranks that an MPI launcher started share no memory to record it in");
+    int code = cli_mpi_start((int)o->nodes, o->timeout_s, &place, bootstrap);
+    if (code) return code;
+    if (o->ranks && o->ranks != place.ranks)
+        return cli_usage("--ranks %d: the MPI launcher started %d on each of %d nodes", (int)o->ranks, place.ranks,
+                         place.nodes);
+    o->ranks = place.ranks;
+    o->nodes = place.nodes;
+    job->mpi = 1;
+    return 0;
+}
+
+/* Says nothing about ranks that are yet to be found. */
+static int check_ranks(const train_options *o) {
+    int64_t ranks = o->ranks ? o->ranks : 1, nodes = o->nodes ? o->nodes : 1;
+    if (LM_SHARDS % (nodes * ranks) == 0) return 0;
+    if (nodes == 1) return cli_usage("--ranks must divide %d, not be %d", LM_SHARDS, (int)ranks);
+    return cli_usage("all ranks together, %d nodes of %d, must divide %d", (int)nodes, (int)ranks, LM_SHARDS);
+}
+
+static int train(train_job *job) {
+    train_options *o = &job->options;
+    ferry_bootstrap bootstrap[CLI_BOOTSTRAPS];
+    char found[4096];
+    const char *path = NULL;
+    int code = check_ranks(o), mpi = cli_mpi_started();
+    if (!code && mpi) code = start_mpi(job, bootstrap);
+    if (!o->ranks) o->ranks = 2;
+    if (!o->nodes) o->nodes = 1;
+    if (!code) code = check_ranks(o);
+    if (!code) code = prepare(job, &path, found, sizeof found);
+    if (!code && mpi) code = train_agree(job, bootstrap);
+    if (!code)
+        code = mpi ? train_rank(job, bootstrap, (int)(bootstrap[CLI_ACROSS].rank * o->ranks) + bootstrap[CLI_NODE].rank)
+                   : launch(job);
+    return mpi ? cli_mpi_end(code) : code;
+}
+
 int ferry_cmd_train(int argc, char **argv) {
     train_job job = {.config = lm_config_default()};
     train_options *o = &job.options;
-    *o = (train_options){
-        .steps = job.config.decay_steps, .decay = -1, .seed = -1, .ranks = 2, .temperature = 0.8, .timeout_s = 600};
+    *o =
+        (train_options){.steps = job.config.decay_steps, .decay = -1, .seed = -1, .temperature = 0.8, .timeout_s = 600};
     int code;
     if (!cli_parse(&command, argc, argv, o, NULL, &code)) return code;
-    if (LM_SHARDS % o->ranks) return cli_usage("--ranks must divide %d, not be %d", LM_SHARDS, (int)o->ranks);
     if (o->temperature <= 0) return cli_usage("--temperature must be more than 0");
+    if (o->save_every && !o->save) return cli_usage("--save-every needs a --save FILE");
     if (o->decay >= 0) job.config.decay_steps = o->decay;
     if (o->seed >= 0) job.config.seed = (uint64_t)o->seed;
 
-    char found[4096];
-    const char *path = NULL;
-    code = prepare(&job, &path, found, sizeof found);
-    if (!code) {
-        cli_launch_options launch = {
-            .nranks = (int)o->ranks, .processes = (int)o->processes, .timeout_s = o->timeout_s};
-        code = train_routing_begin(&job);
-        if (!code) code = cli_launch(&launch, train_rank, &job);
-        if (!code) code = train_routing_write(&job);
-        train_routing_end(&job);
-    }
+    code = train(&job);
     lm_text_free(&job.text);
     if (job.checkpoint) safetensors_close(job.checkpoint);
     return code;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of `ferry train`: options, checkpoint files, one rank's work, and what is printed. */
+/* The parts of `ferry train`: options, checkpoint files, one rank's work, several nodes, and what is printed. */
 #ifndef FERRY_CLI_TRAIN_H
 #define FERRY_CLI_TRAIN_H
 
+#include "cli/launch.h"
 #include "cli/routing.h"
 #include "cli/safetensors.h"
 #include "lm/trainer.h"
@@ -10,7 +11,9 @@
 typedef struct train_options {
     const char *data, *save, *resume, *record_routing;
     int64_t steps, decay, seed; /* decay, seed: -1 when not given */
-    int64_t ranks, processes;
+    int64_t save_every;         /* 0: at the end only */
+    int64_t ranks, nodes;       /* ranks of each node; 0 until known */
+    int64_t processes;
     int64_t sample;
     double temperature, timeout_s;
     int64_t json;
@@ -22,6 +25,7 @@ typedef struct train_job {
     lm_text text;
     safetensors_file *checkpoint; /* to resume from, checked; NULL: a new training */
     int64_t first_step;           /* steps that the checkpoint has done */
+    int mpi;                      /* 1: ranks are processes that an MPI launcher started */
     routing recorded;             /* of the last step, in memory that ranks share */
 } train_job;
 
@@ -35,8 +39,15 @@ int train_rank(void *user, const ferry_bootstrap *bootstrap, int rank);
 int train_checkpoint_open(train_job *job);
 /* Copies the open checkpoint's tensors into the trainer. */
 void train_checkpoint_restore(const train_job *job, lm_trainer *trainer);
-/* Collective. Rank 0 writes the file. The bytes depend on configuration, text and step alone. */
+/* Collective. Rank 0 of node 0 writes the file. The bytes depend on configuration, text, step and the number of nodes
+ * alone. */
 int train_checkpoint_save(lm_trainer *trainer, const char *path);
+
+/* ---- Several processes that were started apart (train_agree.c) ---- */
+
+/* Collective. Whether all processes were given the same options, text and checkpoint. 0, or the exit code after a
+ * message, the same on all ranks. */
+int train_agree(const train_job *job, const ferry_bootstrap bootstrap[CLI_BOOTSTRAPS]);
 
 /* ---- --record-routing (train_routing.c); nothing happens without it ---- */
 
@@ -48,7 +59,7 @@ void train_routing_take(const train_job *job, const lm_trainer *trainer);
 int train_routing_write(const train_job *job);
 void train_routing_end(train_job *job);
 
-/* ---- What is printed, by rank 0 (train_report.c) ---- */
+/* ---- What is printed, by rank 0 of node 0 (train_report.c) ---- */
 
 typedef struct train_progress {
     int64_t step;

@@ -202,7 +202,7 @@ int train_checkpoint_save(lm_trainer *trainer, const char *path) {
     /* Every rank's experts are up to date before rank 0 reads them, and stay until it has. */
     if (lm_fail_status(ferry_barrier(model->comm), "waiting to write the checkpoint"))
         return cli_fail("%s", lm_error());
-    int code = model->rank == 0 ? write_file(trainer, path) : 0;
+    int code = model->rank == 0 && model->node == 0 ? write_file(trainer, path) : 0;
     if (lm_fail_status(ferry_barrier(model->comm), "waiting for the checkpoint")) return cli_fail("%s", lm_error());
     return code;
 }

@@ -34,5 +34,10 @@ set(build_definitions
   "FERRY_BUILD_TYPE=\"${CMAKE_BUILD_TYPE} (${options})\"")
 set_source_files_properties(cli/info.c PROPERTIES COMPILE_DEFINITIONS "${build_definitions}")
 
+# Where an installed command finds its modules.
+include(GNUInstallDirs)
+file(RELATIVE_PATH FERRY_MODULE_DIR ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR}/ferry)
+set_source_files_properties(cli/mpi.c PROPERTIES COMPILE_DEFINITIONS "FERRY_MODULE_DIR=\"${FERRY_MODULE_DIR}\"")
+
 add_executable(ferry cli/main.c)
 target_link_libraries(ferry PRIVATE ferry_cli)

@@ -27,6 +27,9 @@ add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/ferry.1 COMMAND ferry --man > ${CM
 add_custom_target(man ALL DEPENDS ${CMAKE_BINARY_DIR}/ferry.1)
 
 install(TARGETS ferry ferry_static ferry_shared)
+if(TARGET ferry_mpi)
+  install(TARGETS ferry_mpi DESTINATION ${CMAKE_INSTALL_LIBDIR}/ferry)
+endif()
 install(FILES include/ferry/ferry.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ferry)
 install(FILES ${CMAKE_BINARY_DIR}/ferry.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES ${CMAKE_BINARY_DIR}/ferry-config.cmake ${CMAKE_BINARY_DIR}/ferry-config-version.cmake

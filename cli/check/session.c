@@ -208,7 +208,8 @@ static int launch_apart(const cli_launch_options *options, launch *l) {
 
 void check_launch(const check_job *job, check_rank_body *body, int deaths) {
     launch l = {job, body};
-    cli_launch_options options = {check_way_ranks(job->way), job->way->processes, timeout_of(0)};
+    cli_launch_options options = {
+        .nranks = check_way_ranks(job->way), .processes = job->way->processes, .timeout_s = timeout_of(0)};
     int together = job->c->options->together;
     if (together && job->way->processes) {
         atomic_store(&job->c->verdict->alone, 1);
