@@ -4,8 +4,6 @@
 #include "cli/message.h"
 #include "cli/train.h"
 
-#include <string.h>
-
 static size_t count_of(const routing *r) { return (size_t)(r->tokens * r->slots); }
 
 int train_routing_begin(train_job *job) {
@@ -25,8 +23,9 @@ void train_routing_take(const train_job *job, const lm_trainer *trainer) {
     if (!job->options.record_routing) return;
     int64_t first = model->first_shard * model->shard_sequences * model->config.length * r->slots;
     size_t count = (size_t)(model->local_sequences * model->config.length * r->slots);
-    memcpy(r->ids + first, tape->ids, count * sizeof *r->ids);
-    memcpy(r->weights + first, tape->weights, count * sizeof *r->weights);
+    /* A device that fails here fails the evaluation that follows too. */
+    model->ops->get(r->ids + first, tape->ids, count * sizeof *r->ids);
+    model->ops->get(r->weights + first, tape->weights, count * sizeof *r->weights);
 }
 
 int train_routing_write(const train_job *job) {

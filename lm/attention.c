@@ -50,7 +50,7 @@ static void turn(const lm_attention *attention, float *qkv, float direction) {
     }
 }
 
-void lm_attention_forward(lm_attention *attention, float *out, float *p, float *qkv) {
+void lm_attention_forward(const lm_attention *attention, float *out, float *p, float *qkv) {
     int64_t length = attention->length, hidden = attention->hidden, depth = hidden / attention->heads;
     int64_t row = 3 * hidden;
     float *turned = attention->scratch, scale = 1.0f / sqrtf((float)depth);
@@ -67,7 +67,8 @@ void lm_attention_forward(lm_attention *attention, float *out, float *p, float *
     }
 }
 
-void lm_attention_backward(lm_attention *attention, float *dqkv, const float *dout, const float *p, const float *qkv) {
+void lm_attention_backward(const lm_attention *attention, float *dqkv, const float *dout, const float *p,
+                           const float *qkv) {
     int64_t length = attention->length, hidden = attention->hidden, depth = hidden / attention->heads;
     int64_t row = 3 * hidden;
     float *turned = attention->scratch, *ds = turned + length * depth, scale = 1.0f / sqrtf((float)depth);

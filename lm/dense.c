@@ -109,7 +109,11 @@ LM_CLONES double lm_cross_entropy(float *logits, const unsigned char *target, in
     return loss;
 }
 
-/* ---- Conversions ---- */
+/* ---- Conversions and sums of arrays ---- */
+
+LM_CLONES void lm_add(float *to, const float *from, int64_t count) {
+    for (int64_t i = 0; i < count; i++) to[i] += from[i];
+}
 
 LM_CLONES void lm_round(uint16_t *to, const float *from, int64_t count) {
     for (int64_t i = 0; i < count; i++) to[i] = lm_bf16(from[i]);

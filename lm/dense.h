@@ -35,6 +35,7 @@ double lm_cross_entropy(float *logits, const unsigned char *target, int64_t rows
 
 void lm_round(uint16_t *to, const float *from, int64_t count);                 /* F32 -> BF16, to nearest even */
 void lm_add_bf16(float *to, const float *a, const uint16_t *b, int64_t count); /* to = a + b; to may be a */
+void lm_add(float *to, const float *from, int64_t count);                      /* to += from */
 double lm_square_sum(const float *x, int64_t count);
 
 #endif

@@ -6,20 +6,16 @@
  * between its barriers and read after the second. Writing again comes after a barrier that every reader has passed.
  * With several nodes, what is written is first made the sum over all of them, or gathered from them.
  */
-#include "lm/dense.h"
 #include "lm/error.h"
 #include "lm/trainer.h"
 
-#include <math.h>
-#include <string.h>
-
-static int64_t sum_count(const lm_trainer *trainer) {
+int64_t lm_exchange_stride(const lm_trainer *trainer) {
     return 1 + trainer->model->config.layers * trainer->model->config.experts;
 }
 
 /* Of this rank's shards. */
 static size_t sums_bytes(const lm_trainer *trainer) {
-    return (size_t)(trainer->model->local_shards * sum_count(trainer)) * sizeof(double);
+    return (size_t)(trainer->model->local_shards * lm_exchange_stride(trainer)) * sizeof(double);
 }
 
 int lm_exchange_create(lm_trainer *trainer) {
@@ -41,21 +37,21 @@ void lm_exchange_destroy(lm_trainer *trainer) {
 
 double *lm_exchange_sums(lm_trainer *trainer, int64_t shard) {
     const lm_model *model = trainer->model;
-    return (double *)trainer->sums.mine + (model->node * model->local_shards + shard) * sum_count(trainer);
+    return (double *)trainer->sums.mine + (model->node * model->local_shards + shard) * lm_exchange_stride(trainer);
 }
 
 int lm_exchange_totals(lm_trainer *trainer) {
     const lm_model *model = trainer->model;
-    int64_t count = sum_count(trainer), of_rank = model->local_shards * count;
-    LM_TRY(lm_outer_gather(trainer->outer, lm_exchange_sums(trainer, 0), trainer->sums.mine, sums_bytes(trainer)));
-    LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all losses"));
-    memset(trainer->totals, 0, (size_t)count * sizeof(double));
+    int64_t count = lm_exchange_stride(trainer), of_rank = model->local_shards * count;
+    if (model->nodes > 1)
+        LM_TRY(lm_outer_gather(trainer->outer, lm_exchange_sums(trainer, 0), trainer->sums.mine, sums_bytes(trainer)));
+    LM_TRY(lm_meet(model, "waiting for all losses"));
+    model->ops->zero(trainer->totals, (size_t)count * sizeof(double));
     for (int node = 0; node < model->nodes; node++) {
         for (int r = 0; r < model->nranks; r++) {
             const double *from = (const double *)trainer->sums.peer[r] + node * of_rank;
-            for (int64_t shard = 0; shard < model->local_shards; shard++, from += count) {
-                for (int64_t i = 0; i < count; i++) trainer->totals[i] += from[i];
-            }
+            for (int64_t shard = 0; shard < model->local_shards; shard++, from += count)
+                model->ops->add_doubles(trainer->totals, from, count);
         }
     }
     return 0;
@@ -68,24 +64,23 @@ static void sum_slice(lm_trainer *trainer) {
     const lm_model *model = trainer->model;
     int64_t begin = slice_begin(model, model->rank), end = slice_begin(model, model->rank + 1);
     float *sum = trainer->slices.mine;
-    memset(sum + begin, 0, (size_t)(end - begin) * sizeof(float));
+    model->ops->zero(sum + begin, (size_t)(end - begin) * sizeof(float));
     for (int r = 0; r < model->nranks; r++) {
         const float *from = trainer->gradients.peer[r];
-        for (int64_t shard = 0; shard < model->local_shards; shard++, from += model->layout.dense) {
-            for (int64_t i = begin; i < end; i++) sum[i] += from[i];
-        }
+        for (int64_t shard = 0; shard < model->local_shards; shard++, from += model->layout.dense)
+            model->ops->add(sum + begin, from + begin, end - begin);
     }
 }
 
 static void measure_experts(lm_trainer *trainer) {
     const lm_model *model = trainer->model;
     double *norms = trainer->norms.mine;
-    memset(norms, 0, (size_t)model->local_experts * sizeof(double));
+    model->ops->zero(norms, (size_t)model->local_experts * sizeof(double));
     for (int n = model->layout.dense_count; n < model->layout.count; n++) {
         const lm_tensor *tensor = &model->layout.tensors[n];
         int64_t size = tensor->shape[1] * tensor->shape[2];
         const float *gradient = trainer->expert_gradient + lm_expert_offset(tensor, model->local_experts);
-        for (int64_t e = 0; e < model->local_experts; e++) norms[e] += lm_square_sum(gradient + e * size, size);
+        model->ops->square_sums(norms, gradient, size, model->local_experts);
     }
 }
 
@@ -94,20 +89,18 @@ int lm_exchange_gradients(lm_trainer *trainer) {
     int64_t first = slice_begin(model, model->rank), next = slice_begin(model, model->rank + 1);
     LM_TRY(lm_outer_sum(trainer->outer, trainer->expert_gradient, model->local_experts * model->layout.per_expert));
     measure_experts(trainer);
-    LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all gradients"));
+    LM_TRY(lm_meet(model, "waiting for all gradients"));
     sum_slice(trainer);
     LM_TRY(lm_outer_sum(trainer->outer, (float *)trainer->slices.mine + first, next - first));
-    LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all summed gradients"));
+    LM_TRY(lm_meet(model, "waiting for all summed gradients"));
     for (int r = 0; r < model->nranks; r++) {
         int64_t begin = slice_begin(model, r), end = slice_begin(model, r + 1);
-        memcpy(trainer->dense_gradient + begin, (const float *)trainer->slices.peer[r] + begin,
-               (size_t)(end - begin) * sizeof(float));
+        model->ops->copy(trainer->dense_gradient + begin, (const float *)trainer->slices.peer[r] + begin,
+                         (size_t)(end - begin) * sizeof(float));
     }
-    double squares = lm_square_sum(trainer->dense_gradient, model->layout.dense);
-    for (int r = 0; r < model->nranks; r++) {
-        const double *norms = trainer->norms.peer[r];
-        for (int64_t e = 0; e < model->local_experts; e++) squares += norms[e];
-    }
-    trainer->gradient_norm = sqrt(squares);
+    model->ops->zero(trainer->squares, sizeof(double));
+    model->ops->square_sums(trainer->squares, trainer->dense_gradient, model->layout.dense, 1);
+    for (int r = 0; r < model->nranks; r++)
+        model->ops->add_up(trainer->squares, trainer->norms.peer[r], model->local_experts);
     return 0;
 }

@@ -7,6 +7,8 @@
 #ifndef FERRY_LM_LAYOUT_H
 #define FERRY_LM_LAYOUT_H
 
+#include "ferry/ferry.h"
+
 #include <stdint.h>
 
 enum {
@@ -22,6 +24,9 @@ typedef struct lm_config {
     int64_t warmup_steps, decay_steps; /* learning rate: linear up, then half a cosine down to `floor` at decay_steps */
     double learning_rate, floor, beta1, beta2, weight_decay, clip, balance;
     uint64_t seed;
+    /* Where it computes; no part of what is trained, nor of checkpoints. */
+    ferry_backend backend;
+    int device;
 } lm_config;
 
 /* What `ferry train` trains unless told otherwise. */

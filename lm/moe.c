@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The MoE part of a block: this rank's tokens through Ferry, and back. */
-#include "lm/dense.h"
 #include "lm/error.h"
 #include "lm/model.h"
 
@@ -23,11 +22,10 @@ static ferry_weights params(const lm_model *model, int64_t block) {
 int lm_mix(lm_model *model, int64_t block, int64_t tokens, int keep) {
     const lm_tape *tape = &model->tapes[block];
     int64_t values = tokens * model->config.hidden;
-    int32_t count = (int32_t)tokens;
-    lm_round(model->moe_in, tape->routed, values);
+    model->ops->round(model->moe_in, tape->routed, values);
     ferry_forward_args args;
     ferry_forward_args_init(&args);
-    args.num_tokens = &count;
+    args.num_tokens = model->token_count;
     args.x = model->moe_in;
     args.ids = tape->ids;
     args.ids_dtype = FERRY_I32;
@@ -35,14 +33,16 @@ int lm_mix(lm_model *model, int64_t block, int64_t tokens, int keep) {
     args.params = params(model, block);
     args.out = model->moe_out;
     args.context = keep ? model->contexts[block] : NULL;
+    args.stream = model->ops->stream();
     LM_TRY(lm_fail_status(ferry_forward(model->layer, &args), "the forward of a MoE layer"));
     float *output = block + 1 < model->config.layers ? model->tapes[block + 1].input : model->last;
-    lm_add_bf16(output, tape->middle, model->moe_out, values);
+    model->ops->add_bf16(output, tape->middle, model->moe_out, values);
     return 0;
 }
 
 int lm_mix_back(lm_model *model, int64_t block, float *experts) {
-    lm_round(model->moe_in, model->stream, model->local_sequences * model->config.length * model->config.hidden);
+    model->ops->round(model->moe_in, model->stream,
+                      model->local_sequences * model->config.length * model->config.hidden);
     ferry_backward_args args;
     ferry_backward_args_init(&args);
     args.context = model->contexts[block];
@@ -51,6 +51,7 @@ int lm_mix_back(lm_model *model, int64_t block, float *experts) {
     args.params = params(model, block);
     args.dx = model->moe_out;
     args.dweights = model->dweights;
+    args.stream = model->ops->stream();
     args.grads.gate.to = matrices(model, block, LM_GATE, experts, FERRY_F32);
     args.grads.up.to = matrices(model, block, LM_UP, experts, FERRY_F32);
     args.grads.down.to = matrices(model, block, LM_DOWN, experts, FERRY_F32);

@@ -28,16 +28,19 @@ int lm_sample(lm_model *model, const unsigned char *prompt, int64_t prompt_lengt
     int64_t length = model->config.length, known = prompt_length < length ? prompt_length : length;
     unsigned char *window = calloc(1, (size_t)length);
     const unsigned char *windows[1] = {window};
-    int bad = window ? 0 : lm_fail("no memory for a sample");
+    float *logits = malloc(LM_BYTES * sizeof *logits);
+    int bad = window && logits ? 0 : lm_fail("no memory for a sample");
     if (!bad) memcpy(window, prompt + prompt_length - known, (size_t)known);
     for (int64_t i = 0; i < count && !bad; i++) {
         bad = lm_forward(model, windows, model->rank == 0 ? 1 : 0, 0);
         if (bad || model->rank != 0) continue;
-        float *logits = lm_logits(model, 0) + (known - 1) * LM_BYTES;
+        bad = model->ops->get(logits, lm_logits(model, 0) + (known - 1) * LM_BYTES, LM_BYTES * sizeof *logits);
+        if (bad) break;
         bytes[i] = draw(logits, temperature, lm_random_uniform(model->config.seed, LM_RANDOM_SAMPLE, (uint64_t)i));
         if (known == length) memmove(window, window + 1, (size_t)(--known));
         window[known++] = bytes[i];
     }
+    free(logits);
     free(window);
     return bad;
 }

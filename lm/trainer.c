@@ -2,7 +2,6 @@
 /* A training step, an evaluation on held-out text, and the experts' load. */
 #include "lm/trainer.h"
 
-#include "lm/adamw.h"
 #include "lm/error.h"
 
 #include <inttypes.h>
@@ -16,14 +15,16 @@ static int prepare(lm_trainer *trainer, ferry_comm *comm, const ferry_bootstrap 
     LM_TRY(
         lm_model_create(comm, lm_outer_node(trainer->outer), lm_outer_nodes(trainer->outer), config, &trainer->model));
     const lm_model *model = trainer->model;
-    trainer->load = calloc(pairs, sizeof *trainer->load);
-    trainer->totals = calloc(1 + pairs, sizeof *trainer->totals);
-    trainer->pull = calloc(pairs, sizeof *trainer->pull);
+    const lm_ops *ops = model->ops;
     trainer->windows = calloc((size_t)model->local_sequences, sizeof *trainer->windows);
-    trainer->dense_gradient = calloc((size_t)model->layout.dense, sizeof(float));
-    trainer->expert_gradient = calloc((size_t)(model->local_experts * model->layout.per_expert), sizeof(float));
-    if (!trainer->load || !trainer->totals || !trainer->pull || !trainer->windows || !trainer->dense_gradient ||
-        !trainer->expert_gradient)
+    trainer->load = ops->alloc(pairs * sizeof *trainer->load);
+    trainer->totals = ops->alloc((1 + pairs) * sizeof *trainer->totals);
+    trainer->squares = ops->alloc(sizeof *trainer->squares);
+    trainer->pull = ops->alloc(pairs * sizeof *trainer->pull);
+    trainer->dense_gradient = ops->alloc((size_t)model->layout.dense * sizeof(float));
+    trainer->expert_gradient = ops->alloc((size_t)(model->local_experts * model->layout.per_expert) * sizeof(float));
+    if (!trainer->load || !trainer->totals || !trainer->squares || !trainer->pull || !trainer->windows ||
+        !trainer->dense_gradient || !trainer->expert_gradient)
         return lm_fail("no memory for training on rank %d", model->rank);
     return lm_exchange_create(trainer);
 }
@@ -43,15 +44,19 @@ int lm_trainer_create(ferry_comm *comm, const ferry_bootstrap *across, const lm_
 
 void lm_trainer_destroy(lm_trainer *trainer) {
     if (!trainer) return;
-    if (trainer->model) lm_exchange_destroy(trainer);
-    lm_model_destroy(trainer->model);
+    if (trainer->model) {
+        const lm_ops *ops = trainer->model->ops;
+        lm_exchange_destroy(trainer);
+        ops->free(trainer->load);
+        ops->free(trainer->totals);
+        ops->free(trainer->squares);
+        ops->free(trainer->pull);
+        ops->free(trainer->dense_gradient);
+        ops->free(trainer->expert_gradient);
+        lm_model_destroy(trainer->model);
+    }
     lm_outer_destroy(trainer->outer);
-    free(trainer->load);
-    free(trainer->totals);
-    free(trainer->pull);
     free(trainer->windows);
-    free(trainer->dense_gradient);
-    free(trainer->expert_gradient);
     free(trainer);
 }
 
@@ -59,32 +64,20 @@ void lm_trainer_destroy(lm_trainer *trainer) {
 static void count_slots(lm_trainer *trainer) {
     const lm_model *model = trainer->model;
     const lm_config *c = &model->config;
-    int64_t per_shard = model->shard_sequences * c->length * c->slots;
-    for (int64_t shard = 0; shard < model->local_shards; shard++) {
-        double *counts = lm_exchange_sums(trainer, shard) + 1;
-        memset(counts, 0, (size_t)(c->layers * c->experts) * sizeof(double));
-        for (int64_t block = 0; block < c->layers; block++, counts += c->experts) {
-            const int32_t *ids = model->tapes[block].ids + shard * per_shard;
-            for (int64_t i = 0; i < per_shard; i++) counts[ids[i]] += 1;
-        }
-    }
+    lm_parts shards = lm_parts_of(model, model->local_sequences, lm_exchange_stride(trainer));
+    for (int64_t block = 0; block < c->layers; block++)
+        model->ops->count(lm_exchange_sums(trainer, 0) + 1 + block * c->experts, shards, model->tapes[block].ids,
+                          c->slots, c->experts);
 }
 
-/* From the batch's slots per expert: the load, and the pull of the load-balancing term on the probabilities. */
-static void use_counts(lm_trainer *trainer) {
-    const lm_config *c = &trainer->model->config;
-    double tokens = (double)(c->sequences * c->length), slots = tokens * (double)c->slots;
-    for (int64_t i = 0; i < c->layers * c->experts; i++) {
-        double count = trainer->totals[1 + i];
-        trainer->load[i] += (int64_t)count;
-        trainer->pull[i] = (float)(c->balance * (double)c->experts * (count / slots) / tokens);
-    }
+static void clear_losses(lm_trainer *trainer) {
+    for (int64_t shard = 0; shard < trainer->model->local_shards; shard++)
+        trainer->model->ops->zero(lm_exchange_sums(trainer, shard), sizeof(double));
 }
 
 static void optimize(lm_trainer *trainer) {
     lm_model *model = trainer->model;
     const lm_config *c = &model->config;
-    double norm = trainer->gradient_norm, scale = norm > c->clip ? c->clip / norm : 1;
     for (int n = 0; n < model->layout.count; n++) {
         const lm_tensor *t = &model->layout.tensors[n];
         int64_t at = t->expert ? lm_expert_offset(t, model->local_experts) : t->offset;
@@ -93,8 +86,8 @@ static void optimize(lm_trainer *trainer) {
         for (int kind = 0; kind < LM_KINDS; kind++)
             vectors[kind] = (t->expert ? lm_experts(model, kind) : model->dense[kind]) + at;
         const float *gradient = (t->expert ? trainer->expert_gradient : trainer->dense_gradient) + at;
-        lm_adamw(c, trainer->step, vectors[LM_VALUE], vectors[LM_MOMENT1], vectors[LM_MOMENT2], gradient, count, scale,
-                 t->decays);
+        model->ops->adamw(c, trainer->step, vectors[LM_VALUE], vectors[LM_MOMENT1], vectors[LM_MOMENT2], gradient,
+                          count, trainer->squares, t->decays);
     }
     lm_model_refresh(model);
 }
@@ -106,34 +99,46 @@ static int check_finite(const lm_trainer *trainer, const char *what, double valu
                    trainer->step, what, value);
 }
 
+int lm_trainer_fetch(lm_trainer *trainer) {
+    const lm_model *model = trainer->model;
+    const lm_config *c = &model->config;
+    double loss, squares;
+    if (trainer->fetched == trainer->step) return 0;
+    LM_TRY(model->ops->get(&loss, trainer->totals, sizeof loss));
+    LM_TRY(model->ops->get(&squares, trainer->squares, sizeof squares));
+    trainer->fetched = trainer->step;
+    trainer->loss = loss / (double)(c->sequences * c->length);
+    trainer->gradient_norm = sqrt(squares);
+    LM_TRY(check_finite(trainer, "the loss", trainer->loss));
+    return check_finite(trainer, "the norm of the gradient", trainer->gradient_norm);
+}
+
+/* A step after which numbers are fetched waits for the device, so on a GPU most are none. */
+enum { FETCH_STEPS = 16 };
+
 int lm_trainer_step(lm_trainer *trainer) {
     lm_model *model = trainer->model;
     const lm_config *c = &model->config;
-    int64_t first = model->first_shard * model->shard_sequences, bytes = c->sequences * c->length;
+    int64_t first = model->first_shard * model->shard_sequences, tokens = c->sequences * c->length;
     float *gradients = trainer->gradients.mine;
     for (int64_t s = 0; s < model->local_sequences; s++)
         trainer->windows[s] = lm_text_sample(trainer->text, c->seed, trainer->step, first + s, c->sequences, c->length);
     LM_TRY(lm_forward(model, trainer->windows, model->local_sequences, 1));
 
-    memset(gradients, 0, (size_t)(model->local_shards * model->layout.dense) * sizeof(float));
-    for (int64_t shard = 0; shard < model->local_shards; shard++) *lm_exchange_sums(trainer, shard) = 0;
-    for (int64_t s = 0; s < model->local_sequences; s++) {
-        int64_t shard = s / model->shard_sequences;
-        *lm_exchange_sums(trainer, shard) += lm_loss(model, s, trainer->windows[s], (float)(1.0 / (double)bytes),
-                                                     gradients + shard * model->layout.dense);
-    }
+    model->ops->zero(gradients, (size_t)(model->local_shards * model->layout.dense) * sizeof(float));
+    clear_losses(trainer);
+    lm_loss(model, trainer->windows, model->local_sequences, (float)(1.0 / (double)tokens), gradients,
+            lm_exchange_sums(trainer, 0), lm_exchange_stride(trainer));
     count_slots(trainer);
     LM_TRY(lm_exchange_totals(trainer));
-    use_counts(trainer);
-    trainer->loss = trainer->totals[0] / (double)bytes;
+    model->ops->balance(trainer->pull, trainer->load, trainer->totals + 1, c->layers * c->experts,
+                        c->balance * (double)c->experts, (double)tokens, (double)c->slots);
 
-    LM_TRY(lm_backward(model, trainer->windows, gradients, trainer->expert_gradient, trainer->pull));
+    LM_TRY(lm_backward(model, gradients, trainer->expert_gradient, trainer->pull));
     LM_TRY(lm_exchange_gradients(trainer));
-    LM_TRY(check_finite(trainer, "the loss", trainer->loss));
-    LM_TRY(check_finite(trainer, "the norm of the gradient", trainer->gradient_norm));
     optimize(trainer);
     trainer->step++;
-    return 0;
+    return model->ops->whole && trainer->step % FETCH_STEPS ? 0 : lm_trainer_fetch(trainer);
 }
 
 int64_t lm_trainer_windows(const lm_trainer *trainer) {
@@ -145,33 +150,41 @@ int lm_trainer_evaluate(lm_trainer *trainer, int64_t windows, double *loss) {
     lm_model *model = trainer->model;
     const lm_config *c = &model->config;
     int64_t first = model->first_shard * model->shard_sequences, all = lm_text_windows(trainer->text, c->length);
-    for (int64_t shard = 0; shard < model->local_shards; shard++) *lm_exchange_sums(trainer, shard) = 0;
+    LM_TRY(lm_trainer_fetch(trainer));
+    clear_losses(trainer);
     for (int64_t begin = 0; begin < windows; begin += c->sequences) {
         for (int64_t s = 0; s < model->local_sequences; s++)
             trainer->windows[s] = lm_text_window(trainer->text, (begin + first + s) * all / windows, c->length);
         LM_TRY(lm_forward(model, trainer->windows, model->local_sequences, 0));
-        for (int64_t s = 0; s < model->local_sequences; s++)
-            *lm_exchange_sums(trainer, s / model->shard_sequences) += lm_loss(model, s, trainer->windows[s], 0, NULL);
+        lm_loss(model, trainer->windows, model->local_sequences, 0, NULL, lm_exchange_sums(trainer, 0),
+                lm_exchange_stride(trainer));
     }
     LM_TRY(lm_exchange_totals(trainer));
-    *loss = trainer->totals[0] / (double)(windows * c->length);
-    LM_TRY(lm_fail_status(ferry_barrier(model->comm), "waiting for all ranks to read the held-out loss"));
+    LM_TRY(model->ops->get(loss, trainer->totals, sizeof *loss));
+    *loss /= (double)(windows * c->length);
+    LM_TRY(lm_meet(model, "waiting for all ranks to read the held-out loss"));
     return check_finite(trainer, "the held-out loss", *loss);
 }
 
-void lm_trainer_take_load(lm_trainer *trainer, double *smallest, double *largest) {
-    const lm_config *c = &trainer->model->config;
+int lm_trainer_take_load(lm_trainer *trainer, double *smallest, double *largest) {
+    const lm_model *model = trainer->model;
+    const lm_config *c = &model->config;
+    size_t bytes = (size_t)(c->layers * c->experts) * sizeof(double);
+    double *all = malloc(bytes);
     *smallest = 1;
     *largest = 0;
-    for (int64_t block = 0; block < c->layers; block++) {
-        int64_t *load = trainer->load + block * c->experts;
+    int bad = all ? model->ops->get(all, trainer->load, bytes) : lm_fail("no memory for the load of the experts");
+    for (int64_t block = 0; block < c->layers && !bad; block++) {
+        const double *load = all + block * c->experts;
         double total = 0;
-        for (int64_t e = 0; e < c->experts; e++) total += (double)load[e];
+        for (int64_t e = 0; e < c->experts; e++) total += load[e];
         for (int64_t e = 0; e < c->experts && total > 0; e++) {
-            double share = (double)load[e] / total;
+            double share = load[e] / total;
             if (share < *smallest) *smallest = share;
             if (share > *largest) *largest = share;
         }
-        memset(load, 0, (size_t)c->experts * sizeof *load);
     }
+    free(all);
+    model->ops->zero(trainer->load, bytes);
+    return bad;
 }

@@ -81,7 +81,7 @@ static double batch_loss(lm_trainer *t, int *bad) {
     double loss = 0;
     lm_model *m = t->model;
     *bad |= lm_forward(m, t->windows, m->local_sequences, 0);
-    for (int64_t s = 0; s < m->local_sequences; s++) loss += lm_loss(m, s, t->windows[s], 0, NULL);
+    lm_loss(m, t->windows, m->local_sequences, 0, NULL, &loss, 0);
     return loss / (double)(m->local_sequences * m->config.length);
 }
 
@@ -115,9 +115,9 @@ static int gradient_body(job *j, lm_trainer *t) {
     float *dense = calloc((size_t)(m->local_shards * m->layout.dense), sizeof(float));
     memset(t->pull, 0, (size_t)(m->config.layers * m->config.experts) * sizeof(float));
     LM_TRY(lm_forward(m, t->windows, m->local_sequences, 1));
-    for (int64_t s = 0; s < m->local_sequences; s++)
-        lm_loss(m, s, t->windows[s], scale, dense + s / m->shard_sequences * m->layout.dense);
-    LM_TRY(lm_backward(m, t->windows, dense, t->expert_gradient, t->pull));
+    double loss = 0;
+    lm_loss(m, t->windows, m->local_sequences, scale, dense, &loss, 0);
+    LM_TRY(lm_backward(m, dense, t->expert_gradient, t->pull));
     for (int64_t shard = 1; shard < m->local_shards; shard++) {
         for (int64_t i = 0; i < m->layout.dense; i++) dense[i] += dense[shard * m->layout.dense + i];
     }
@@ -218,7 +218,7 @@ static int train_body(job *j, lm_trainer *t) {
         float *to = j->state;
         for (int n = 0; n < m->layout.count; n++) {
             for (int kind = 0; kind < LM_KINDS; kind++, to += m->layout.tensors[n].count)
-                lm_model_read(m, &m->layout.tensors[n], kind, to);
+                LM_TRY(lm_model_read(m, &m->layout.tensors[n], kind, to));
         }
     }
     return lm_fail_status(ferry_barrier(m->comm), "waiting");
