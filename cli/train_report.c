@@ -26,14 +26,16 @@ static int64_t parameter_count(const lm_trainer *trainer) {
 void train_print_start(const train_job *job, const lm_trainer *trainer) {
     const train_options *o = &job->options;
     const char *mode = job->mpi ? "MPI processes" : o->processes ? "processes" : "threads";
-    char nodes[48] = "";
-    if (o->nodes > 1) snprintf(nodes, sizeof nodes, " of each of %" PRId64 " nodes", o->nodes);
+    char nodes[128] = "";
+    if (o->nodes > 1)
+        snprintf(nodes, sizeof nodes, " of each of %" PRId64 " nodes, joined through %s", o->nodes,
+                 lm_outer_way(trainer->outer));
     if (o->json) {
-        cli_print_json(json_pack("{s:s,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:f}", "event", "start", "parameters",
-                                 (json_int_t)parameter_count(trainer), "nodes", (json_int_t)o->nodes, "ranks",
-                                 (json_int_t)o->ranks, "mode", mode, "seed", (json_int_t)job->config.seed, "step",
-                                 (json_int_t)trainer->step, "text_bytes", (json_int_t)job->text.size, "bigram_entropy",
-                                 job->text.bigram_entropy));
+        cli_print_json(json_pack("{s:s,s:I,s:I,s:s,s:I,s:s,s:I,s:I,s:I,s:f}", "event", "start", "parameters",
+                                 (json_int_t)parameter_count(trainer), "nodes", (json_int_t)o->nodes, "across",
+                                 lm_outer_way(trainer->outer), "ranks", (json_int_t)o->ranks, "mode", mode, "seed",
+                                 (json_int_t)job->config.seed, "step", (json_int_t)trainer->step, "text_bytes",
+                                 (json_int_t)job->text.size, "bigram_entropy", job->text.bigram_entropy));
         return;
     }
     printf("%" PRId64 " parameters on %" PRId64 " ranks%s (%s); text of %" PRId64 " bytes, %" PRId64

@@ -3,63 +3,134 @@
 #include "lm/outer.h"
 
 #include "lm/error.h"
+#include "lm/outer_nccl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { PIECE = 1 << 18 }; /* values of a node that are gathered at a time */
+enum { PIECE = 1 << 18, MOST_NODES = LM_SHARDS }; /* PIECE: values of a node that are gathered at a time */
 
 struct lm_outer {
     ferry_bootstrap across;
-    float *gathered; /* [nodes][PIECE]; NULL with one node */
+    const lm_ops *ops;
+    float *gathered;     /* [nodes][PIECE] */
+    lm_nccl *nccl;       /* NULL: through the bootstrap */
+    unsigned char *host; /* GPU without NCCL: on the way, grown when needed */
+    size_t host_bytes;
+    char way[64];
 };
 
-int lm_outer_create(const ferry_bootstrap *across, lm_outer **outer) {
-    lm_outer *o = calloc(1, sizeof *o);
-    if (o) o->across = across ? *across : (ferry_bootstrap){.nranks = 1};
-    if (o && o->across.nranks > 1) {
-        o->gathered = malloc((size_t)o->across.nranks * PIECE * sizeof(float));
-        if (!o->gathered) {
-            free(o);
-            o = NULL;
+/* ---- Which way ---- */
+
+/* What a node says of its GPU. Two nodes with the same one must not be joined by NCCL. */
+typedef struct gpu_card {
+    char host[64], boot[40], visible[64]; /* the system's names, and which of its GPUs the process sees */
+    int device, has_nccl;
+} gpu_card;
+
+static gpu_card write_card(int device, char *version, size_t room) {
+    gpu_card card;
+    memset(&card, 0, sizeof card); /* cards are compared as bytes */
+    card.device = device;
+    card.has_nccl = lm_nccl_find(version, room);
+    gethostname(card.host, sizeof card.host - 1);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    snprintf(card.visible, sizeof card.visible, "%s", visible ? visible : "");
+    FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (boot && !fgets(card.boot, sizeof card.boot, boot)) card.boot[0] = 0;
+    if (boot) fclose(boot);
+    return card;
+}
+
+static int choose_way(lm_outer *o, int device) {
+    gpu_card mine, all[MOST_NODES];
+    char version[48];
+    mine = write_card(device, version, sizeof version);
+    if (o->across.allgather(o->across.user, &mine, all, sizeof mine))
+        return lm_fail("finding the GPUs of all nodes: %s", ferry_last_error());
+    for (int a = 0; a < o->across.nranks; a++) {
+        if (!all[a].has_nccl) return 0;
+        for (int b = 0; b < a; b++) {
+            if (memcmp(&all[a], &all[b], sizeof all[a]) == 0) return 0;
         }
     }
+    snprintf(o->way, sizeof o->way, "NCCL %s", version);
+    return lm_nccl_create(&o->across, &o->nccl);
+}
+
+/* ---- Life ---- */
+
+static int create(lm_outer *o, const lm_config *config) {
+    if (o->across.nranks == 1) return 0;
+    if (o->across.nranks > MOST_NODES) return lm_fail("%d nodes, expected at most %d", o->across.nranks, MOST_NODES);
+    o->gathered = o->ops->alloc((size_t)o->across.nranks * PIECE * sizeof(float));
+    if (!o->gathered) return lm_fail("no memory for sums across nodes");
+    snprintf(o->way, sizeof o->way, "host memory");
+    return config->backend == FERRY_CUDA ? choose_way(o, config->device) : 0;
+}
+
+int lm_outer_create(const ferry_bootstrap *across, const lm_ops *ops, const lm_config *config, lm_outer **outer) {
+    lm_outer *o = calloc(1, sizeof *o);
     if (!o) return lm_fail("no memory for sums across nodes");
+    o->across = across ? *across : (ferry_bootstrap){.nranks = 1};
+    o->ops = ops;
+    if (create(o, config)) {
+        lm_outer_destroy(o);
+        return -1;
+    }
     *outer = o;
     return 0;
 }
 
 void lm_outer_destroy(lm_outer *outer) {
     if (!outer) return;
-    free(outer->gathered);
+    lm_nccl_destroy(outer->nccl);
+    if (outer->gathered) outer->ops->free(outer->gathered);
+    free(outer->host);
     free(outer);
 }
 
-int lm_outer_node(const lm_outer *outer) { return outer->across.rank; }
-int lm_outer_nodes(const lm_outer *outer) { return outer->across.nranks; }
+const char *lm_outer_way(const lm_outer *outer) { return outer->way; }
 
-int lm_outer_gather(lm_outer *outer, const void *mine, void *all, size_t bytes) {
-    const ferry_bootstrap *across = &outer->across;
-    if (across->nranks == 1) {
-        memmove(all, mine, bytes);
-        return 0;
-    }
+/* ---- Gather and sum ---- */
+
+static int gather_on_host(lm_outer *o, const void *mine, void *all, size_t bytes) {
+    const ferry_bootstrap *across = &o->across;
     if (across->allgather(across->user, mine, all, bytes) == 0) return 0;
     return lm_fail("node %d of %d lost the other nodes: %s", across->rank, across->nranks, ferry_last_error());
 }
 
-int lm_outer_sum(lm_outer *outer, float *values, int64_t count) {
-    int nodes = outer->across.nranks;
+static int gather_by_host(lm_outer *o, const void *mine, void *all, size_t bytes) {
+    size_t needed = (size_t)o->across.nranks * bytes;
+    if (needed > o->host_bytes) {
+        unsigned char *larger = realloc(o->host, needed);
+        if (!larger) return lm_fail("no memory for %zu bytes of all nodes", needed);
+        o->host = larger;
+        o->host_bytes = needed;
+    }
+    unsigned char *own = o->host + (size_t)o->across.rank * bytes;
+    LM_TRY(o->ops->get(own, mine, bytes));
+    LM_TRY(gather_on_host(o, own, o->host, bytes));
+    o->ops->put(all, o->host, needed);
+    return 0;
+}
+
+int lm_outer_gather(lm_outer *o, const void *mine, void *all, size_t bytes) {
+    if (o->nccl) return lm_nccl_gather(o->nccl, mine, all, bytes, o->ops->stream());
+    return o->ops == &lm_ops_cpu ? gather_on_host(o, mine, all, bytes) : gather_by_host(o, mine, all, bytes);
+}
+
+int lm_outer_sum(lm_outer *o, float *values, int64_t count) {
+    int nodes = o->across.nranks;
     if (nodes == 1) return 0;
     for (int64_t begin = 0; begin < count; begin += PIECE) {
         int64_t piece = count - begin < PIECE ? count - begin : PIECE;
         float *sum = values + begin;
-        LM_TRY(lm_outer_gather(outer, sum, outer->gathered, (size_t)piece * sizeof(float)));
-        memcpy(sum, outer->gathered, (size_t)piece * sizeof(float));
-        for (int node = 1; node < nodes; node++) {
-            const float *from = outer->gathered + node * piece;
-            for (int64_t i = 0; i < piece; i++) sum[i] += from[i];
-        }
+        LM_TRY(lm_outer_gather(o, sum, o->gathered, (size_t)piece * sizeof(float)));
+        o->ops->copy(sum, o->gathered, (size_t)piece * sizeof(float));
+        for (int node = 1; node < nodes; node++) o->ops->add(sum, o->gathered + node * piece, piece);
     }
     return 0;
 }

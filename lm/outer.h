@@ -8,17 +8,23 @@
 #ifndef FERRY_LM_OUTER_H
 #define FERRY_LM_OUTER_H
 
+#include "lm/ops.h"
+
 #include "ferry/ferry.h"
 
 typedef struct lm_outer lm_outer;
 
-/* `across` joins the ranks at this rank's place of all nodes: its rank is the number of this rank's node. NULL: there
- * is one node. Its all-gather is called at every step, and must be alive as long as the outer group is. */
-int lm_outer_create(const ferry_bootstrap *across, lm_outer **outer);
+/*
+ * Collective across nodes. `across` joins the ranks at this rank's place of all nodes: its rank is the number of this
+ * rank's node. NULL: there is one node. Its all-gather is called at every step, and must be alive as long as the outer
+ * group is. Arrays are those of the backend of config, whose operations `ops` are: what lies on GPUs goes through NCCL
+ * when every node has it and a GPU of its own, and through host memory otherwise, with the same bits.
+ */
+int lm_outer_create(const ferry_bootstrap *across, const lm_ops *ops, const lm_config *config, lm_outer **outer);
 void lm_outer_destroy(lm_outer *outer);
 
-int lm_outer_node(const lm_outer *outer);
-int lm_outer_nodes(const lm_outer *outer);
+/* How nodes are joined, for people: "NCCL 2.27.3", "host memory", or "" with one node. */
+const char *lm_outer_way(const lm_outer *outer);
 
 /* Collective across nodes. Every node's `bytes` bytes into all[nodes * bytes], in node order; `mine` may lie at its
  * place in `all`. */

@@ -11,11 +11,10 @@
 
 static int prepare(lm_trainer *trainer, ferry_comm *comm, const ferry_bootstrap *across, const lm_config *config) {
     size_t pairs = (size_t)(config->layers * config->experts);
-    LM_TRY(lm_outer_create(across, &trainer->outer));
-    LM_TRY(
-        lm_model_create(comm, lm_outer_node(trainer->outer), lm_outer_nodes(trainer->outer), config, &trainer->model));
+    LM_TRY(lm_model_create(comm, across ? across->rank : 0, across ? across->nranks : 1, config, &trainer->model));
     const lm_model *model = trainer->model;
     const lm_ops *ops = model->ops;
+    LM_TRY(lm_outer_create(across, ops, config, &trainer->outer));
     trainer->windows = calloc((size_t)model->local_sequences, sizeof *trainer->windows);
     trainer->load = ops->alloc(pairs * sizeof *trainer->load);
     trainer->totals = ops->alloc((1 + pairs) * sizeof *trainer->totals);
@@ -53,9 +52,9 @@ void lm_trainer_destroy(lm_trainer *trainer) {
         ops->free(trainer->pull);
         ops->free(trainer->dense_gradient);
         ops->free(trainer->expert_gradient);
+        lm_outer_destroy(trainer->outer);
         lm_model_destroy(trainer->model);
     }
-    lm_outer_destroy(trainer->outer);
     free(trainer->windows);
     free(trainer);
 }
