@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of the library: children go before their parent, each once, in whatever order Python lets go of the owners."""
+"""Handles of the library: children go before their parent, each once, in whatever order Python lets go of owners."""
 import weakref
 
 from ._library import fail, load_library
@@ -14,6 +14,7 @@ class Handle:
         self._destroy = getattr(load_library(), destroy)
         self._parent = parent
         self._children = set()
+        self.leaves = {}  # addresses of contexts -> the function that destroys them: lighter than children
         self._keep = keep  # what the library may use until then
         if parent is not None:
             parent._children.add(self)
@@ -34,6 +35,9 @@ class Handle:
             return
         for child in list(self._children):
             child.close()
+        while self.leaves:
+            address, destroy = self.leaves.popitem()
+            destroy(address)
         self._destroy(pointer)
         self._keep = ()
         if self._parent is not None:
@@ -41,5 +45,5 @@ class Handle:
 
 
 def own(owner, handle):
-    """Closes the handle when `owner` goes, at the latest before the interpreter ends. Returns what closes it earlier."""
+    """Closes the handle when `owner` goes, at the latest before the interpreter ends. Returns what closes it now."""
     return weakref.finalize(owner, handle.close)

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from . import _types as T
 from . import functional
 from ._library import fail
-from .layer import Context, find_context
+from .layer import Context, Token, find_context
 from .load import Load
 
 
@@ -68,12 +68,14 @@ class Layout:
 def new_context(layer, device):
     """A context and its token."""
     context = Context(layer, torch.empty(layer.context_bytes + 256, dtype=torch.uint8, device=device))
-    return context, torch.frombuffer(context, dtype=torch.int64, count=1)
+    return context, torch.frombuffer(Token(context), dtype=torch.int64, count=1)
 
 
 def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
     """Returns out, the token (None unless `save`), and the load (None unless wanted)."""
     context, token = new_context(layer, x.device) if save else (None, None)
+    if save and num_tokens is not None:
+        context.dynamic = True
     rows = struct = None
     if load:
         rows = torch.empty(layer.experts, dtype=torch.int32, device=x.device)
@@ -93,7 +95,8 @@ def main_grads(layout, flat, wanted):
         mains = [getattr(t, "main_grad", None) if want else None for t, want in zip(part, wanted[at:at + count])]
         with_main = sum(m is not None for m in mains)
         if with_main not in (0, count):
-            raise ValueError(f"ferry_moe: {with_main} of {count} tensors of {name} have a main_grad, expected all or none")
+            raise ValueError(f"ferry_moe: {with_main} of {count} tensors of {name} have a main_grad, "
+                             f"expected all or none")
         found[name] = mains if with_main else None
         at += count
     return found
@@ -107,8 +110,7 @@ def run_backward(layer, token, dout, layout, flat, want_x, want_weights, wanted,
     count, device = dout.shape[0], dout.device
     data, weight = want_x or want_weights, any(wanted)
     parts = (T.DATA if data else 0) | (T.WEIGHT if weight else 0)
-    dynamic = "dynamic" in context.__dict__
-    new = torch.zeros if dynamic else torch.empty
+    new = torch.zeros if context.dynamic else torch.empty
     dx = new(dout.shape, dtype=dout.dtype, device=device) if data else None
     dweights = new((count, layer.top_k), dtype=torch.float32, device=device) if want_weights else None
     targets, given, betas, at = [], [], {}, 0
@@ -117,6 +119,9 @@ def run_backward(layer, token, dout, layout, flat, want_x, want_weights, wanted,
         at += group
         if mains[name] is not None:
             betas[name] = 1.0
+            for t in part:
+                if hasattr(t, "grad_added_to_main_grad"):
+                    t.grad_added_to_main_grad = True
             targets += [m.view(t.shape) for m, t in zip(mains[name], part)]
             given += [None] * group
             continue
@@ -145,9 +150,8 @@ def _absent(gradient):
 class _Moe(torch.autograd.Function):
     @staticmethod
     def forward(ctx, layer, layout, call, x, ids, weights, *flat):
-        out, token, call.load = run_forward(layer, x, ids, weights, layout, flat, True, call.wants_load, call.num_tokens)
-        if call.num_tokens is not None:
-            find_context(int(token)).dynamic = True
+        out, token, call.load = run_forward(layer, x, ids, weights, layout, flat, True, call.wants_load,
+                                            call.num_tokens)
         ctx.layer, ctx.layout = layer, layout
         ctx.mains = main_grads(layout, flat, ctx.needs_input_grad[6:])
         ctx.save_for_backward(token, *flat)
@@ -181,12 +185,13 @@ def moe(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *
     load       True: returns (out, Load)
 
     Gradients go to x, weights and the experts' weights. A weight with a `main_grad` (F32 or BF16, of the weight's
-    shape) gets its gradient added there, and None as its gradient; where it has the attribute
-    `grad_added_to_main_grad`, that is set to True. Gradients of experts are complete: they hold the tokens of all ranks.
-    Those of the shared expert hold this rank's tokens only, as those of any layer outside.
+    shape) gets its gradient added there and no gradient of its own (hooks of its AccumulateGrad node still run); where
+    it has the attribute `grad_added_to_main_grad`, that is set to True. Gradients of experts are complete: they hold
+    the tokens of all ranks. Those of the shared expert hold this rank's tokens only, as those of any layer outside.
     """
     shape = x.shape
-    x, ids, weights = x.reshape(-1, shape[-1]), ids.reshape(-1, ids.shape[-1]), weights.reshape(-1, ids.shape[-1])
+    if x.dim() != 2:
+        x, ids, weights = (t.reshape(-1, t.shape[-1]) for t in (x, ids, weights))
     if weights.dtype != torch.float32:
         weights = weights.float()
     ids, weights = ids.contiguous(), weights.contiguous()

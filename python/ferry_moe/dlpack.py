@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of any library, seen through DLPack: address, shape, strides, type and place."""
+"""Arrays of any library, seen through DLPack or Python's buffers: address, shape, strides, type and place."""
 import ctypes as C
 import sys
 
@@ -19,6 +19,7 @@ _INT, _UINT, _FLOAT, _BFLOAT = 0, 1, 2, 4
 # Unsigned integers of 16 bits are how libraries without BF16 carry its bits.
 _CODES = {(_BFLOAT, 16): T.BF16, (_UINT, 16): T.BF16, (_FLOAT, 32): T.F32, (_FLOAT, 16): T.F16, (_FLOAT, 64): T.F64,
           (_INT, 32): T.I32, (_INT, 64): T.I64}
+_FORMATS = {"H": T.BF16, "f": T.F32, "d": T.F64, "i": T.I32, "l": T.I64, "q": T.I64}
 _PLACES = {1: "cpu", 2: "cuda", 3: "cpu"}
 
 
@@ -26,14 +27,27 @@ class Array:
     """With the names of a torch tensor's parts; `dtype` is the library's number, 0 for what it does not know."""
 
     def __init__(self, source, stream=None):
-        if not hasattr(source, "__dlpack__"):
-            raise TypeError(f"ferry_moe: {type(source).__name__} is no array: expected a torch tensor or an object with "
-                            f"__dlpack__")
+        self.source = source
         try:
-            capsule = source.__dlpack__() if stream is None else source.__dlpack__(stream=stream)
+            if hasattr(source, "__dlpack__"):
+                self._from_dlpack(source.__dlpack__() if stream is None else source.__dlpack__(stream=stream))
+            else:
+                self._from_buffer(memoryview(source))
         except BufferError as error:
             raise ValueError(f"ferry_moe: the array cannot be shared: {error}") from error
-        self.source, self.capsule = source, capsule  # the capsule keeps what it describes
+        except TypeError as error:
+            raise TypeError(f"ferry_moe: {type(source).__name__} is no array: expected a torch tensor, an object with "
+                            f"__dlpack__, or a writable buffer ({error})") from error
+
+    def _from_buffer(self, view):
+        self.shape, self.device = view.shape, "cpu"
+        self.dtype = _FORMATS.get(view.format, 0)
+        self._strides = tuple(s // view.itemsize for s in view.strides)
+        self.kept = C.c_char.from_buffer(view) if view.nbytes else view
+        self._address = C.addressof(self.kept) if view.nbytes else 0
+
+    def _from_dlpack(self, capsule):
+        self.kept = capsule  # it keeps what it describes
         t = _Tensor.from_address(_pointer_of(capsule, b"dltensor"))
         self.shape = tuple(t.shape[i] for i in range(t.ndim))
         self.dtype = _CODES.get((t.code, t.bits), 0) if t.lanes == 1 else 0

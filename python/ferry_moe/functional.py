@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the library on arrays: torch tensors, or anything with __dlpack__ (NumPy), on the CPU or a CUDA device.
+"""Calls of the library on arrays: torch tensors, anything with __dlpack__ (NumPy, CuPy), or writable buffers of Python.
 
 BF16 arrays are tensors of torch.bfloat16, or arrays of unsigned 16-bit integers that hold the bits (`to_bf16` and
 `from_bf16` convert NumPy arrays). Weights of experts are given in one of these ways; the last dimension is contiguous:
@@ -19,6 +19,7 @@ from ._library import check, fail, load_library
 from .dlpack import Array
 
 _byref = C.byref
+_NAMES = ("gate_up", "down", "shared_gate_up", "shared_down")
 _codes = {}  # torch's dtypes -> the library's
 
 
@@ -96,7 +97,7 @@ def _fill(name, to, value, layer, shape, half=None, codes=(T.BF16,)):
         table = (C.c_void_p * max(experts, 1))(*[m.data_ptr() + skip * stride * size for m in matrices])
         to.base, to.table, to.row_stride = None, C.addressof(table), stride
         to.dtype = _code(matrices[0]) if matrices else T.BF16
-        return table, matrices
+        return table, [m for m in matrices if isinstance(m, Array)]
     array = _array(value)
     lone = len(array.shape) == 2  # a shared expert's matrix
     _expect(name, array, (rows, columns) if lone else (experts, rows, columns), *codes)
@@ -106,7 +107,7 @@ def _fill(name, to, value, layer, shape, half=None, codes=(T.BF16,)):
         raise ValueError(f"ferry_moe: the last dimension of {name} is not contiguous")
     to.base, to.table = array.data_ptr() + skip * strides[-2] * _bytes(array) or None, None
     to.expert_stride, to.row_stride, to.dtype = 0 if lone else strides[0], strides[-2], _code(array)
-    return array
+    return array if isinstance(array, Array) else None
 
 
 def _bytes(array):
@@ -117,11 +118,38 @@ def _fill_pair(name, gate, up, value, layer, shape, **more):
     if isinstance(value, tuple):
         return (_fill(f"gate of {name}", gate, value[0], layer, shape, **more),
                 _fill(f"up of {name}", up, value[1], layer, shape, **more))
-    return (_fill(name, gate, value, layer, shape, half=0, **more), _fill(name, up, value, layer, shape, half=1, **more))
+    return [_fill(name, to, value, layer, shape, half=half, **more) for half, to in enumerate((gate, up))]
+
+
+def _parts(value):
+    """What tells one set of matrices from another, as flat as it was given."""
+    if isinstance(value, (tuple, list)):
+        return tuple([_parts(v) for v in value])
+    if not hasattr(value, "data_ptr"):
+        return None
+    return value.data_ptr(), value.shape, value.stride(), value.dtype, value.device
+
+
+def _weights(layer, gate_up, down, shared_gate_up, shared_down):
+    """The weights as the library wants them. Those of tensors are described once, and found by address and shape."""
+    key = (_parts(gate_up), _parts(down), _parts(shared_gate_up), _parts(shared_down))
+    found = layer.described.get(key)
+    if found is None:
+        found = T.Weights()
+        found.kept = _fill_weights(layer, found, gate_up, down, shared_gate_up, shared_down)
+        if key[1] is not None:
+            _remember(layer.described, key, found)
+    return found
+
+
+def _remember(where, key, value):
+    if len(where) >= 1024:
+        where.clear()
+    where[key] = value
 
 
 def _fill_weights(layer, to, gate_up, down, shared_gate_up, shared_down):
-    """Returns what must live until the call is made."""
+    """Returns what must live as long as the description."""
     e, h, i, s = layer.local_experts, layer.hidden, layer.intermediate, layer.shared
     kept = [_fill_pair("gate_up", to.gate, to.up, gate_up, layer, (e, i, h)),
             _fill("down", to.down, down, layer, (e, h, i))]
@@ -156,8 +184,8 @@ def current_stream(layer):
 
 
 def _tokens(layer, count):
-    """Where the library reads N: on the CPU a host integer; on a device one that no later call changes, so that calls in
-    flight and captured graphs keep theirs."""
+    """Where the library reads N: on the CPU a host integer; on a device one that no later call changes, so that calls
+    in flight and captured graphs keep theirs."""
     if layer.group.device.kind == "cpu":
         here = layer.scratch.get("tokens")
         if here is None:
@@ -187,8 +215,8 @@ def _somewhere(layer, array):
 
 
 def _too_many(layer, count):
-    fail(31, f"this call has {count} tokens, the layer at most {layer.max_tokens}: it did nothing on any rank; make the "
-             f"layer with max_tokens={count} or more, alike on all ranks (FerryMoE(max_tokens=...)), or split the batch")
+    fail(31, f"this call has {count} tokens, the layer at most {layer.max_tokens}: it did nothing on any rank; make "
+             f"the layer with max_tokens={count} or more, alike on all ranks, or split the batch")
 
 
 def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *, out=None, context=None,
@@ -210,33 +238,42 @@ def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_d
         stream = current_stream(layer)
     x, ids, weights = _array(x, stream), _array(ids, stream), _array(weights, stream)
     count = x.shape[0]
-    _expect("x", x, (count, layer.hidden), T.BF16)
-    _expect("ids", ids, (count, layer.top_k), T.I32, T.I64)
-    _expect("weights", weights, (count, layer.top_k), T.F32)
-    result = x.like() if out is None and isinstance(x, Array) else _empty(x, x.shape) if out is None else out
+    result = (x.like() if isinstance(x, Array) else _empty(x, x.shape)) if out is None else out
     made = _array(result, stream)
-    _expect("out", made, (count, layer.hidden), T.BF16)
-    for name, array in (("x", x), ("ids", ids), ("weights", weights), ("out", made)):
-        _place(name, array, layer)
-    _contiguous("ids", ids)
-    _contiguous("weights", weights)
+    seen = (x.shape, x.stride(), x.dtype, x.device, ids.shape, ids.stride(), ids.dtype, ids.device, weights.shape,
+            weights.stride(), weights.dtype, weights.device, made.shape, made.stride(), made.dtype, made.device)
+    known = layer.checked.get(seen)
+    if known is None:
+        known = _check_forward(layer, count, x, ids, weights, made)
+        _remember(layer.checked, seen, known)
+    a.x_stride, a.ids_dtype, a.out_stride = known
+    a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
     given = None if num_tokens is None else _array(num_tokens, stream)
     a.num_tokens = _tokens(layer, count) if given is None else given.data_ptr()
-    a.x, a.x_stride = _somewhere(layer, x), _rows("x", x)
-    a.ids, a.ids_dtype = _somewhere(layer, ids), _code(ids)
-    a.weights = _somewhere(layer, weights)
-    a.out, a.out_stride = _somewhere(layer, made), _rows("out", made)
+    a.x, a.ids, a.weights = _somewhere(layer, x), _somewhere(layer, ids), _somewhere(layer, weights)
+    a.out = _somewhere(layer, made)
     a.context, a.stream = None if context is None else context.pointer, stream
     rows, loads = (None if v is None else _array(v, stream) for v in (expert_rows, load))
     a.expert_rows = None if rows is None else rows.data_ptr()
     a.load = None if loads is None else loads.data_ptr()
-    kept = _fill_weights(layer, a.params, gate_up, down, shared_gate_up, shared_down)
     status = lib.ferry_forward(pointer, _byref(a))
-    del kept
     if count > layer.max_tokens and given is None and status in (0, 31):
         _too_many(layer, count)
     check(status)
     return result
+
+
+def _check_forward(layer, count, x, ids, weights, out):
+    """What the call takes from the arrays beside their addresses."""
+    _expect("x", x, (count, layer.hidden), T.BF16)
+    _expect("ids", ids, (count, layer.top_k), T.I32, T.I64)
+    _expect("weights", weights, (count, layer.top_k), T.F32)
+    _expect("out", out, (count, layer.hidden), T.BF16)
+    for name, array in (("x", x), ("ids", ids), ("weights", weights), ("out", out)):
+        _place(name, array, layer)
+    _contiguous("ids", ids)
+    _contiguous("weights", weights)
+    return _rows("x", x), _code(ids), _rows("out", out)
 
 
 def backward(layer, context, dout, gate_up, down, shared_gate_up=None, shared_down=None, *, dx=None, dweights=None,
@@ -279,8 +316,8 @@ def backward(layer, context, dout, gate_up, down, shared_gate_up=None, shared_do
         kept.append(dweights)
     ready = None if ready is None else _array(ready, stream)
     a.ready, a.ready_value = None if ready is None else ready.data_ptr(), ready_value
-    kept.append(_fill_weights(layer, a.params, gate_up, down, shared_gate_up, shared_down))
-    betas = beta if isinstance(beta, dict) else dict.fromkeys(("gate_up", "down", "shared_gate_up", "shared_down"), beta)
+    a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
+    betas = beta if isinstance(beta, dict) else dict.fromkeys(_NAMES, beta)
     g = a.grads
     for name, targets, value, shape in (
             ("gate_up", (g.gate, g.up), d_gate_up, (e, i, h)), ("down", (g.down,), d_down, (e, h, i)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers: sizes agreed on by all ranks, with the memory of their calls; contexts: what a forward leaves for a backward."""
+"""Layers: sizes that all ranks agree on, and the memory of calls. Contexts: what a forward leaves for its backward."""
 import ctypes as C
 import itertools
 import weakref
@@ -10,7 +10,8 @@ from ._library import check, fail, load_library, make
 
 _numbers = itertools.count(1)
 _layers = weakref.WeakValueDictionary()  # by number: how compiled graphs name a layer
-_contexts = weakref.WeakValueDictionary()  # by number: how a saved tensor names a context
+_contexts = {}  # by number: how a saved tensor names a context
+_byref = C.byref
 
 
 def find_layer(number):
@@ -28,33 +29,51 @@ def find_context(number):
     return context
 
 
-class Context(C.Structure):
-    """What a forward leaves for its backward. Lives as long as Python keeps it. Its bytes are its number.
+class Context:
+    """What a forward leaves for its backward. Lives as long as Python keeps it.
 
     memory: None, and the library allocates it, or `plan.context_memory_bytes + 256` bytes of a tensor on the device.
     """
-    _fields_ = [("number", C.c_int64)]
+    __slots__ = ("layer", "memory", "dynamic", "_address")
 
     def __init__(self, layer, memory=None):
-        super().__init__(next(_numbers))
-        address = None if memory is None else -(-memory.data_ptr() // 256) * 256
-        pointer = C.c_void_p()
-        check(load_library().ferry_context_create(layer.pointer, address, C.byref(pointer)))
-        self.layer = layer
-        self.handle = Handle("context", pointer, "ferry_context_destroy", layer._handle, memory)
-        _contexts[self.number] = self
+        self._address = None
+        lib, pointer = load_library(), C.c_void_p()
+        aligned = None if memory is None else -(-memory.data_ptr() // 256) * 256
+        check(lib.ferry_context_create(layer.pointer, aligned, _byref(pointer)))
+        self.layer, self.memory = layer, memory
+        self.dynamic = False  # N was known on the device only
+        self._address = pointer.value
+        layer._handle.leaves[pointer.value] = lib.ferry_context_destroy
 
     @property
     def pointer(self):
-        return self.handle.pointer
+        if self._address not in self.layer._handle.leaves:
+            fail(13, "this context was destroyed, or its layer was")
+        return self._address
 
     def destroy(self):
-        self.handle.close()
+        address, self._address = self._address, None
+        if address is not None:
+            destroy = self.layer._handle.leaves.pop(address, None)
+            if destroy is not None:
+                destroy(address)
+
+    __del__ = destroy
+
+
+class Token(C.Structure):
+    """The number of a context in memory that a tensor can be made of. The context goes with it."""
+    _fields_ = [("number", C.c_int64)]
+
+    def __init__(self, context):
+        super().__init__(next(_numbers))
+        _contexts[self.number] = context
 
     def __del__(self):
-        handle = self.__dict__.get("handle")
-        if handle is not None:
-            handle.close()
+        context = _contexts.pop(self.number, None)
+        if context is not None:
+            context.destroy()
 
 
 class Layer:
@@ -108,6 +127,7 @@ class Layer:
         # Filled anew by each call; calls of a group are one thread's.
         self.forward_args, self.backward_args = make(T.ForwardArgs), make(T.BackwardArgs)
         self.scratch = {}
+        self.checked, self.described = {}, {}  # shapes of arrays, and weights, that calls have met
 
     @property
     def pointer(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How evenly the rows of a forward fall on experts and ranks: numbers that stay on the device until they are asked for."""
+"""How evenly the rows of a forward fall on experts and ranks: numbers that stay on the device until they are read."""
 import ctypes as C
 
 import torch

@@ -70,8 +70,8 @@ class FerryMoE(nn.Module):
             ids, weights = self.router(x)
         elif ids is None or weights is None:
             raise ValueError("ferry_moe: this block has no router: pass ids and weights")
-        out = moe(x.to(self.gate_up.dtype), ids, weights, self.gate_up, self.down, self.shared_gate_up, self.shared_down,
-                  layer=self.layer, num_tokens=num_tokens, load=self.wants_load)
+        out = moe(x.to(torch.bfloat16), ids, weights, self.gate_up, self.down, self.shared_gate_up,
+                  self.shared_down, layer=self.layer, num_tokens=num_tokens, load=self.wants_load)
         if self.wants_load:
             out, self.load = out
         return out.to(dtype).view(shape)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .autograd import Layout, main_grads, run_backward, run_forward
-from .layer import find_context, find_layer
+from .layer import find_layer
 from .load import Load
 
 
@@ -16,8 +16,6 @@ def _moe(x: Tensor, ids: Tensor, weights: Tensor, flat: List[Tensor], num_tokens
          pair: bool, listed: int, shared: int, save: bool, load: bool) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
     layout = Layout(pair, listed, shared)
     out, token, (rows, struct) = run_forward(find_layer(layer), x, ids, weights, layout, flat, save, load, num_tokens)
-    if num_tokens is not None and save:
-        find_context(int(token)).dynamic = True
     if token is None:
         token = torch.zeros(1, dtype=torch.int64)
     if not load:
@@ -72,8 +70,8 @@ _moe.register_autograd(_gradients, setup_context=_setup)
 
 def moe_op(layer, layout, x, ids, weights, flat, load, num_tokens):
     if any(hasattr(t, "main_grad") for t in flat):
-        raise ValueError("ferry_moe: weights with a main_grad cannot be compiled; leave the block out of the graph with "
-                         "torch.compiler.disable")
+        raise ValueError("ferry_moe: weights with a main_grad cannot be compiled; leave the block out of the graph "
+                         "with torch.compiler.disable")
     save = torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad or any(t.requires_grad for t in flat))
     out, _, rows, struct = torch.ops.ferry.moe(x, ids, weights, flat, num_tokens, layer.number, layout.pair,
                                                layout.listed, layout.shared, save, load)
