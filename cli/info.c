@@ -4,8 +4,11 @@
 #include "cli/gpus.h"
 #include "cli/machine.h"
 #include "cli/message.h"
+#include "cli/mpi.h"
 #include "cli/options.h"
+#include "lm/outer_nccl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,8 +21,9 @@ static const cli_option options[] = {
 
 static const cli_command command = {
     .name = "info",
-    .about = "Says what this build and this machine can do: version, compiler, processor and instruction sets, shared "
-             "memory, GPUs and which of them reach each other, and what is missing.",
+    .about =
+        "Says what this build and this machine can do: version, compiler, processor and instruction sets, shared "
+        "memory, GPUs and which of them reach each other, what joins the nodes of a training, and what is missing.",
     .options = options,
     .examples = "ferry info\nferry info --json"};
 
@@ -70,7 +74,21 @@ static void add_missing(json_t *missing, const char *sentence) {
     json_array_append_new(missing, json_string(sentence));
 }
 
-static json_t *missing_json(const gpu_list *gpus, int64_t shm) {
+/* What joins nodes: its version, or why it is not there. */
+typedef struct join_info {
+    int found;
+    char text[256];
+} join_info;
+
+static void add_join(json_t *missing, const join_info *join, const char *use) {
+    char sentence[384];
+    snprintf(sentence, sizeof sentence, "%s: %s", use, join->text);
+    if (!join->found) add_missing(missing, sentence);
+}
+
+static json_t *join_json(const join_info *join) { return join->found ? json_string(join->text) : json_null(); }
+
+static json_t *missing_json(const gpu_list *gpus, int64_t shm, const join_info *mpi, const join_info *nccl) {
     json_t *missing = json_array();
     if (!machine_built_with_cuda()) add_missing(missing, "the CUDA backend: not in this build");
     if (gpus->count == 0) add_missing(missing, gpus->absent);
@@ -82,6 +100,8 @@ static json_t *missing_json(const gpu_list *gpus, int64_t shm) {
     } else if (shm < small_shm_bytes) {
         add_missing(missing, "room in /dev/shm: ranks as processes will run short; mount it larger or use threads");
     }
+    add_join(missing, mpi, "MPI, for a training on several machines");
+    if (gpus->count > 0) add_join(missing, nccl, "NCCL, for GPUs of several nodes");
     return missing;
 }
 
@@ -89,9 +109,13 @@ static json_t *info_json(void) {
     gpu_list gpus;
     gpu_list_read(&gpus);
     int64_t shm = machine_shm_free();
-    return json_pack("{s:s,s:o,s:o,s:I,s:i,s:o,s:o}", "version", ferry_version(), "build", build_json(), "cpu",
+    join_info mpi, nccl;
+    mpi.found = cli_mpi_find(mpi.text, sizeof mpi.text);
+    nccl.found = lm_nccl_find(nccl.text, sizeof nccl.text);
+    return json_pack("{s:s,s:o,s:o,s:I,s:i,s:o,s:o,s:o,s:o}", "version", ferry_version(), "build", build_json(), "cpu",
                      cpu_json(), "shm_free_bytes", (json_int_t)shm, "cuda_driver", gpus.driver, "gpus",
-                     gpus_json(&gpus), "missing", missing_json(&gpus, shm));
+                     gpus_json(&gpus), "mpi", join_json(&mpi), "nccl", join_json(&nccl), "missing",
+                     missing_json(&gpus, shm, &mpi, &nccl));
 }
 
 /* ---- Text ---- */
@@ -122,6 +146,11 @@ static void print_gpus(const json_t *gpus) {
     }
 }
 
+static void print_join(const char *key, const json_t *info) {
+    const char *found = string_at(info, key);
+    printf("%-14s%s\n", key, found ? found : "none");
+}
+
 static int print_text(const json_t *info) {
     const json_t *build = json_object_get(info, "build"), *cpu = json_object_get(info, "cpu");
     size_t i;
@@ -137,6 +166,8 @@ static int print_text(const json_t *info) {
     printf("%-14s%.1f MB free\n", "/dev/shm",
            1e-6 * (double)json_integer_value(json_object_get(info, "shm_free_bytes")));
     print_gpus(json_object_get(info, "gpus"));
+    print_join("mpi", info);
+    print_join("nccl", info);
     json_array_foreach(json_object_get(info, "missing"), i, sentence) {
         printf("%-14s%s\n", "missing", json_string_value(sentence));
     }

@@ -31,6 +31,7 @@ share/ferry/data/machines/h200.json
 share/ferry/data/pride-and-prejudice.txt
 share/man/man1/ferry.1
 LIST
+[ ! -e "$FERRY_BUILD/ferry_mpi.so" ] || echo LIB/ferry/ferry_mpi.so >>"$work/expected"
 sort "$work/expected" | diff - "$work/files" || problem "other files are installed than should be"
 grep -rlF -e "$work/before" -e "$(realpath "$FERRY_BUILD")" "$lib/pkgconfig" "$lib/cmake" "$work/moved/share" &&
     problem "these name the folder of the build or the first prefix"
