@@ -12,12 +12,18 @@ const cli_word knob_contexts[] = {{"saved", KNOB_CONTEXT_SAVED}, {"recompute", 0
 const cli_word knob_isas[] = {
     {"portable", FERRY_ISA_PORTABLE}, {"avx2", FERRY_ISA_AVX2}, {"avx512", FERRY_ISA_AVX512}, {NULL, 0}};
 const cli_word knob_backends[] = {{"cpu", FERRY_CPU}, {"cuda", FERRY_CUDA}, {NULL, 0}};
+const cli_word knob_fan_outs[] = {{"once", 1}, {"each", 2}, {NULL, 0}};
 const cli_word knob_grad_dtypes[] = {{"f32", 0}, {"bf16", 1}, {NULL, 0}};
 
 void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_config *config) {
     config->minibatch_rows = knobs->minibatch;
     config->ring_rows = knobs->ring;
     config->context_rows = knobs->context;
+    config->pull_warps = (int)knobs->pull_warps;
+    config->fan_out = (int)knobs->fan_out;
+    config->comm_sms = (int)knobs->comm_sms;
+    config->sm_margin = (int)knobs->sm_margin;
+    config->tune_file = knobs->tune_file;
     if (knobs->context == KNOB_CONTEXT_RULE) config->context_rows = -1;
     if (knobs->context == KNOB_CONTEXT_SAVED) {
         /* Enough wherever ids send the slots: all to one rank, each expert's segment padded to a block. */
@@ -35,6 +41,6 @@ int knobs_compute_workers(const layer_knobs *knobs, int ranks) {
 
 void knobs_choose_workers(const layer_knobs *knobs, int64_t backend, int ranks, int *comm_workers,
                           int *compute_workers) {
-    *comm_workers = backend == FERRY_CUDA ? (int)knobs->comm_workers : knobs_comm_workers(knobs);
+    *comm_workers = backend == FERRY_CUDA ? 0 : knobs_comm_workers(knobs);
     *compute_workers = backend == FERRY_CUDA ? (int)knobs->compute_workers : knobs_compute_workers(knobs, ranks);
 }

@@ -10,11 +10,14 @@ typedef struct layer_knobs {
     int64_t minibatch, ring;               /* rows; 0: by rule */
     int64_t context;                       /* KNOB_CONTEXT_*, or rows */
     int64_t comm_workers, compute_workers; /* 0: default */
+    int64_t pull_warps, fan_out;           /* GPU: 0: by rule */
+    int64_t comm_sms, sm_margin;           /* GPU: 0: none */
+    const char *tune_file;                 /* NULL: the usual one */
 } layer_knobs;
 
 enum { KNOB_CONTEXT_RULE = -1, KNOB_CONTEXT_SAVED = -2, KNOB_MAX_RANKS = 256 };
 
-extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_backends[];
+extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_backends[], knob_fan_outs[];
 
 #define KNOB_INT(type, member, label, field, least, most, letter, text)                                                \
     {                                                                                                                  \
@@ -30,13 +33,28 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_bac
         KNOB_INT(type, member, "ring", ring, 1, INT32_MAX, "ROWS",                                                     \
                  "rows of the ring buffer, which hold one macrobatch, rounded up to a multiple of 64 (default: by "    \
                  "rule)"),                                                                                             \
-        KNOB_INT(                                                                                                      \
-            type, member, "comm-workers", comm_workers, 1, 64, "N",                                                    \
-            "threads per rank that pull, push and sum rows (default 1); on a GPU warps of each multiprocessor that "   \
-            "pull, at most 3 (default: by rule)"),                                                                     \
+        KNOB_INT(type, member, "comm-workers", comm_workers, 1, 64, "N",                                               \
+                 "threads per rank that pull, push and sum rows (default 1)"),                                         \
         KNOB_INT(type, member, "compute-workers", compute_workers, 1, 1024, "N",                                       \
                  "threads per rank that multiply (default: processors / ranks, at least 1); on a GPU multiprocessors " \
                  "(default: all, shared out among the ranks there)"),                                                  \
+        KNOB_INT(type, member, "pull-warps", pull_warps, 1, 3, "N",                                                    \
+                 "on a GPU: warps of each multiprocessor that pull rows (default: by rule)"),                          \
+        {.name = "fan-out",                                                                                            \
+         .kind = CLI_CHOICE,                                                                                           \
+         .at = offsetof(type, member.fan_out),                                                                         \
+         .words = knob_fan_outs,                                                                                       \
+         .help = "on a GPU: a token's row is pulled once for all its rows here, or once for each (default: by rule)"}, \
+        KNOB_INT(type, member, "comm-sms", comm_sms, 0, 1024, "N",                                                     \
+                 "on a GPU: multiprocessors that pull and sum and do nothing else (default: none)"),                   \
+        KNOB_INT(type, member, "sm-margin", sm_margin, 0, 1024, "N",                                                   \
+                 "on a GPU: multiprocessors that are left free for other kernels (default: none)"),                    \
+        {.name = "tune-file",                                                                                          \
+         .kind = CLI_STRING,                                                                                           \
+         .at = offsetof(type, member.tune_file),                                                                       \
+         .argument = "FILE",                                                                                           \
+         .help = "what ferry tune has measured, for what is left to the rules; '' for none (default: "                 \
+                 "$FERRY_TUNE_FILE, else ferry/tune in $XDG_CACHE_HOME or ~/.cache)"},                                 \
     {                                                                                                                  \
         .name = "context", .kind = CLI_INT, .at = offsetof(type, member.context), .words = knob_contexts, .min = 1,    \
         .max = INT64_MAX, .argument = "ROWS",                                                                          \

@@ -3,14 +3,17 @@
 #include "cli/plan.h"
 
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "cli/message.h"
 #include "cli/options.h"
 #include "cli/routing.h"
 #include "cli/run.h"
 #include "cli/shapes.h"
+#include "core/tune.h"
 #include "rules/place.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define AT(field) .at = offsetof(plan_options, field)
 static const cli_option options[] = {
@@ -32,12 +35,18 @@ static const cli_option options[] = {
      .help = "divides H, I and T of the shape (default 1)"},
     LAYER_KNOB_OPTIONS(plan_options, knobs),
     GRAD_DTYPE_OPTION(plan_options, "dtype of the weight gradients, for the bytes that memory moves (default bf16)"),
+    {.name = "backend",
+     .kind = CLI_CHOICE,
+     AT(backend),
+     .words = knob_backends,
+     .help = "whose memory and choices are planned (default cpu); no GPU is needed"},
     {.name = "machine",
      .kind = CLI_STRING,
      AT(machine),
      .argument = "this|NAME|FILE",
-     .help = "whose floor time: this machine, measured in a second (default); h200, h100 or gb300 of data/machines; or "
-             "a file of that form"},
+     .help =
+         "whose floor time: this machine, measured in a second (default on the CPU); h200 (default for GPUs), h100 or "
+         "gb300 of data/machines; or a file of that form"},
     {.name = "json", .kind = CLI_FLAG, AT(json), .help = "print one JSON object"},
     {0}};
 
@@ -47,23 +56,67 @@ static const cli_command command = {
         "Says what a layer will hold, move and compute: planned memory, counters, bytes between the ranks with and "
         "without pulling a token once for all its experts of a rank (fan-out), bytes that memory moves, and the time "
         "below which a machine cannot get.\n\n"
-        "Ids are drawn, unless a file gives them. Memory and counters are those of the CPU backend and equal what "
-        "ferry run and ferry bench count for the same ids and knobs. Floor times are of the busiest rank with one "
+        "Ids are drawn, unless a file gives them. Memory and counters equal what ferry run and ferry "
+        "bench count for the same ids and knobs, except that a GPU pulls the first rows of a call without fan-out and "
+        "counts its steps by tiles. What is left to the rules is said as such, or as tuned where ferry tune has "
+        "measured this layer on this machine. Floor times are of the busiest rank with one "
         "device of the machine for each rank, except for this machine, which all ranks share.",
     .options = options,
     .examples = "ferry plan --shape kimi-slice --ranks 2 --machine h200\n"
                 "ferry plan --shape 1024,512,8,2,4096 --ring 1024 --context recompute\n"
+                "ferry plan --backend cuda --shape qwen3-30b-a3b --ranks 2\n"
                 "ferry plan --input layer.safetensors --ranks 4 --json"};
+
+static int given_of(const layer_knobs *k) {
+    return (k->minibatch ? FERRY_TUNED_MINIBATCH_ROWS : 0) | (k->pull_warps ? FERRY_TUNED_PULL_WARPS : 0) |
+           (k->fan_out ? FERRY_TUNED_FAN_OUT : 0) | (k->comm_sms ? FERRY_TUNED_COMM_SMS : 0) |
+           (k->comm_workers || k->compute_workers ? FERRY_TUNED_COMM_WORKERS : 0);
+}
+
+/* What a layer would take from the tune file here. */
+static void use_tuned(plan_job *job) {
+    plan_input *in = &job->input;
+    char path[4096], name[256];
+    cli_devices devices;
+    if (!fy_tune_path(job->config.tune_file, path, sizeof path)) return;
+    int workers = in->comm_workers + in->compute_workers;
+    if (in->backend == FERRY_CUDA) {
+        if (!cli_devices_find(FERRY_CUDA, &devices)) return;
+        workers = in->compute_workers - job->config.sm_margin;
+        strcpy(name, devices.name);
+    } else {
+        fy_processor_name(name, sizeof name);
+    }
+    fy_tune_entry entry = fy_tune_key(&job->config, in->backend, name, workers, in->nranks);
+    if (!fy_tune_find_for_layer(path, &entry)) return;
+    int comm_workers = in->comm_workers;
+    job->tuned = fy_tune_apply(&entry, &job->config, job->given & FERRY_TUNED_COMM_WORKERS ? NULL : &comm_workers);
+    if (in->backend == FERRY_CPU) in->compute_workers = workers - comm_workers;
+    in->comm_workers = comm_workers;
+}
+
+static int choose_machine(plan_job *job) {
+    const plan_options *o = job->options;
+    int gpu = o->backend == FERRY_CUDA;
+    const char *name = o->machine ? o->machine : gpu ? "h200" : "this";
+    if (gpu && strcmp(name, "this") == 0)
+        return cli_usage("--machine this measures processors; give a description of a GPU with --backend cuda");
+    return machine_find(name, job->input.nranks, &job->machine);
+}
 
 /* Counts, asks for the machine, and prints. */
 static int plan(plan_job *job) {
     const plan_options *o = job->options;
-    job->input.config = &job->config;
-    job->input.comm_workers = knobs_comm_workers(&o->knobs);
-    job->input.compute_workers = knobs_compute_workers(&o->knobs, job->input.nranks);
-    knobs_configure(&o->knobs, job->input.first_token[job->input.nranks], &job->config);
-    int code = machine_find(o->machine, job->input.nranks, &job->machine);
+    plan_input *in = &job->input;
+    in->config = &job->config;
+    in->backend = (ferry_backend)o->backend;
+    knobs_choose_workers(&o->knobs, o->backend, in->nranks, &in->comm_workers, &in->compute_workers);
+    knobs_configure(&o->knobs, in->first_token[in->nranks], &job->config);
+    int code = choose_machine(job);
     if (code) return code;
+    if (in->compute_workers == 0) in->compute_workers = (int)job->machine.processors;
+    job->given = given_of(&o->knobs);
+    use_tuned(job);
     ferry_status status = plan_count(&job->input, &job->counts);
     if (status) return cli_fail_status(status, "planning the layer");
     code = plan_report(job);
@@ -125,7 +178,7 @@ static int plan_shape(plan_job *job) {
 }
 
 int ferry_cmd_plan(int argc, char **argv) {
-    plan_options o = {.machine = "this", .knobs.context = KNOB_CONTEXT_RULE, .scale = 1, .seed = 1, .grad_bf16 = 1};
+    plan_options o = {.knobs.context = KNOB_CONTEXT_RULE, .scale = 1, .seed = 1, .grad_bf16 = 1};
     int code;
     if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
     if (o.input && o.routing) return cli_usage("--input has ids of its own; give it or --routing");

@@ -12,8 +12,7 @@ typedef struct plan_options {
     double skew, scale;
     int64_t seed;
     layer_knobs knobs;
-    int64_t grad_bf16;
-    int64_t json;
+    int64_t grad_bf16, backend, json;
 } plan_options;
 
 typedef struct plan_job {
@@ -21,6 +20,7 @@ typedef struct plan_job {
     const char *title; /* the shape's name, or the file */
     ferry_layer_config config;
     plan_input input;
+    int given, tuned; /* FERRY_TUNED_*: by an option; by the tune file. The rest is by rule */
     plan_counts counts;
     machine machine;
 } plan_job;

@@ -7,8 +7,9 @@
 
 #include "core/check.h"
 #include "core/plan.h"
-#include "cpu/state.h"
 #include "rules/place.h"
+#include "rules/ring.h"
+#include "rules/walk.h"
 
 #include <stdlib.h>
 
@@ -27,6 +28,7 @@ typedef struct counting {
     int64_t *next_row;    /* [E] the padded row of the expert's next slot */
     int64_t *slot_row;    /* [K] of one token; -1: no expert */
     int32_t *slot_rank;   /* [K] */
+    int64_t record_bytes;
 } counting;
 
 static int32_t id_at(const plan_input *in, int64_t slot) {
@@ -157,7 +159,7 @@ static void fill_stats(const counting *c, int rank, int backward, ferry_stats *s
         if (r == rank) continue;
         stats->bytes_pull_remote += pulled;
         stats->bytes_push_remote += pushed;
-        stats->bytes_schedule += s->experts * (int64_t)sizeof(int32_t) + (int64_t)sizeof(fy_published) +
+        stats->bytes_schedule += s->experts * (int64_t)sizeof(int32_t) + c->record_bytes +
                                  counts->rank[r].tokens * s->slots * 2 * (int64_t)sizeof(int32_t);
     }
     stats->bytes_sum = tokens * (s->slots + 1 + (s->shared > 0)) * hidden * element;
@@ -168,7 +170,7 @@ static ferry_status plan_ranks(counting *c) {
     const plan_input *in = c->input;
     for (int r = 0; r < in->nranks; r++) {
         c->counts->rank[r].tokens = in->first_token[r + 1] - in->first_token[r];
-        FY_TRY(fy_plan(in->config, &fy_backend_cpu, r, in->nranks, in->comm_workers, in->compute_workers,
+        FY_TRY(fy_plan(in->config, fy_backend_of(in->backend), r, in->nranks, in->comm_workers, in->compute_workers,
                        &c->rank[r].shape, &c->counts->rank[r].plan));
     }
     return FERRY_OK;
@@ -176,6 +178,9 @@ static ferry_status plan_ranks(counting *c) {
 
 static ferry_status count(counting *c) {
     FY_TRY(fy_check_layer_config(c->input->config, c->input->nranks));
+    if (!fy_backend_of(c->input->backend))
+        return fy_fail(FERRY_E_UNSUPPORTED, "this build does not have the CUDA backend");
+    c->record_bytes = fy_backend_of(c->input->backend)->record_bytes;
     FY_TRY(plan_ranks(c));
     for (int64_t e = 0; e < c->input->config->experts; e++)
         c->expert_rank[e] = fy_rank_of_expert(c->input->config, c->input->nranks, e);

@@ -15,6 +15,7 @@ typedef struct plan_input {
     const void *ids;            /* [all tokens, K] */
     ferry_dtype ids_dtype;
     int has_backward;
+    ferry_backend backend; /* whose plans */
 } plan_input;
 
 /* Rows that one rank's experts receive from one rank's tokens. */

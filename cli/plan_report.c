@@ -33,12 +33,47 @@ static json_t *shape_json(const plan_job *job) {
                      (json_int_t)c->intermediate, "shared", (json_int_t)c->shared, "experts", (json_int_t)c->experts);
 }
 
+/* What may be tuned: its flag, whether it is of GPUs, and where its value came from. */
+static const struct choice {
+    const char *name;
+    int flag, cpu, gpu;
+} choices[] = {{"minibatch", FERRY_TUNED_MINIBATCH_ROWS, 1, 1},
+               {"comm_workers", FERRY_TUNED_COMM_WORKERS, 1, 0},
+               {"pull_warps", FERRY_TUNED_PULL_WARPS, 0, 1},
+               {"fan_out", FERRY_TUNED_FAN_OUT, 0, 1},
+               {"comm_sms", FERRY_TUNED_COMM_SMS, 0, 1}};
+enum { CHOICES = sizeof choices / sizeof *choices };
+
+static int has_choice(const plan_job *job, const struct choice *c) {
+    return job->options->backend == FERRY_CUDA ? c->gpu : c->cpu;
+}
+
+static const char *origin_of(const plan_job *job, const struct choice *c) {
+    return job->tuned & c->flag ? "tuned" : job->given & c->flag ? "given" : "by rule";
+}
+
+static json_t *origins_json(const plan_job *job) {
+    json_t *object = json_object();
+    for (int i = 0; i < CHOICES; i++)
+        if (has_choice(job, &choices[i]))
+            json_object_set_new(object, choices[i].name, json_string(origin_of(job, &choices[i])));
+    return object;
+}
+
 static json_t *knobs_json(const plan_job *job) {
     const ferry_plan *plan = &job->counts.rank[0].plan;
-    return json_pack("{s:i,s:i,s:i,s:I,s:I,s:I,s:s}", "ranks", job->input.nranks, "comm_workers",
-                     job->input.comm_workers, "compute_workers", job->input.compute_workers, "minibatch",
-                     (json_int_t)plan->minibatch_rows, "ring", (json_int_t)plan->ring_rows, "context",
-                     (json_int_t)plan->context_rows, "grad_dtype", job->options->grad_bf16 ? "bf16" : "f32");
+    json_t *object = json_pack("{s:i,s:I,s:I,s:I,s:s,s:o}", "ranks", job->input.nranks, "minibatch",
+                               (json_int_t)plan->minibatch_rows, "ring", (json_int_t)plan->ring_rows, "context",
+                               (json_int_t)plan->context_rows, "grad_dtype", job->options->grad_bf16 ? "bf16" : "f32",
+                               "origin", origins_json(job));
+    json_t *own = job->options->backend == FERRY_CUDA
+                      ? json_pack("{s:s,s:i,s:i,s:s,s:i}", "backend", "cuda", "multiprocessors", plan->multiprocessors,
+                                  "pull_warps", plan->pull_warps, "fan_out", plan->fan_out == 1 ? "once" : "each",
+                                  "comm_sms", plan->comm_sms)
+                      : json_pack("{s:s,s:i,s:i}", "backend", "cpu", "comm_workers", job->input.comm_workers,
+                                  "compute_workers", job->input.compute_workers);
+    json_object_update_new(object, own);
+    return object;
 }
 
 static json_t *floor_json(const plan_job *job, int both) {
@@ -123,10 +158,19 @@ static void print_layer(const plan_job *job) {
            " experts, shared expert %" PRId64 "\n",
            job->title, job->input.first_token[job->input.nranks], job->input.nranks, c->slots, c->hidden,
            c->intermediate, c->experts, c->shared);
-    printf("knobs     %d + %d workers each; minibatch %" PRId64 ", ring %" PRId64 ", context %" PRId64 " rows",
-           job->input.comm_workers, job->input.compute_workers, plan->minibatch_rows, plan->ring_rows,
+    if (job->options->backend == FERRY_CUDA)
+        printf(
+            "knobs     %d multiprocessors each, %d of them for communication alone; %d pulling warps, a row pulled %s",
+            plan->multiprocessors, plan->comm_sms, plan->pull_warps, plan->fan_out == 1 ? "once" : "for each use");
+    else
+        printf("knobs     %d + %d workers each", job->input.comm_workers, job->input.compute_workers);
+    printf("; minibatch %" PRId64 ", ring %" PRId64 ", context %" PRId64 " rows", plan->minibatch_rows, plan->ring_rows,
            plan->context_rows);
     if (waves) printf("; two waves of product tiles there: %" PRId64 " rows", waves);
+    printf("\nchosen    ");
+    for (int i = 0, any = 0; i < CHOICES; i++)
+        if (has_choice(job, &choices[i]))
+            printf("%s%s %s", any++ ? ", " : "", choices[i].name, origin_of(job, &choices[i]));
     printf("\nmemory    rank 0, MB: symmetric %.2f, ring %.2f, tables %.2f, context %.2f\n",
            mb * (double)plan->symmetric_bytes, mb * (double)plan->ring_bytes, mb * (double)plan->table_bytes,
            mb * (double)plan->context_bytes);

@@ -55,10 +55,11 @@ static ferry_status check_bootstrap(const ferry_comm_config *config) {
     return FERRY_OK;
 }
 
-static ferry_status check_workers(const char *field, int workers) {
-    if (workers >= 0 && workers <= MOST_WORKERS) return FERRY_OK;
-    return fy_fail(FERRY_E_INVALID, "ferry_comm_create: config.%s is %d, expected 0..%d", field, workers,
-                   (int)MOST_WORKERS);
+/* Threads of the CPU backend; how many multiprocessors there are is for the CUDA backend to say. */
+static ferry_status check_workers(const char *field, int workers, ferry_backend backend) {
+    int most = backend == FERRY_CPU ? MOST_WORKERS : INT32_MAX;
+    if (workers >= 0 && workers <= most) return FERRY_OK;
+    return fy_fail(FERRY_E_INVALID, "ferry_comm_create: config.%s is %d, expected 0..%d", field, workers, most);
 }
 
 static ferry_status check_timeout(const char *field, double seconds) {
@@ -78,8 +79,8 @@ static ferry_status check_config(const ferry_comm_config *config) {
                        (int)FERRY_ISA_AUTO, (int)FERRY_ISA_AVX512);
     if (!config->allocator.alloc != !config->allocator.free)
         return fy_fail(FERRY_E_INVALID, "ferry_comm_create: config.allocator has only one of alloc and free");
-    FY_TRY(check_workers("comm_workers", config->comm_workers));
-    FY_TRY(check_workers("compute_workers", config->compute_workers));
+    FY_TRY(check_workers("comm_workers", config->comm_workers, config->backend));
+    FY_TRY(check_workers("compute_workers", config->compute_workers, config->backend));
     FY_TRY(check_timeout("enter_timeout_s", config->enter_timeout_s));
     return check_timeout("progress_timeout_s", config->progress_timeout_s);
 }
@@ -136,6 +137,7 @@ static ferry_status make_comm(const ferry_comm_config *config, ferry_comm **out)
     comm->rank = config->bootstrap.rank;
     comm->nranks = config->bootstrap.nranks;
     comm->config = *config;
+    comm->workers_by_rule = config->comm_workers == 0 && config->compute_workers == 0;
     fill_defaults(&comm->config);
     *out = comm;
     return FERRY_OK;

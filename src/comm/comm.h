@@ -46,6 +46,7 @@ typedef struct fy_fault {
 struct ferry_comm {
     int rank, nranks;
     ferry_comm_config config; /* defaults filled in: workers, timeouts */
+    int workers_by_rule;      /* the caller gave neither number */
     fy_memory memory;
     fy_symmetric *control;      /* first symmetric block: abort word, fault, heartbeat of every rank (control.c) */
     fy_symmetric *symmetric;    /* all living blocks, the newest first: control, layers', callers' */

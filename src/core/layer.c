@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/plan.h"
+#include "core/tune.h"
 
 #include <string.h>
 
@@ -109,11 +110,16 @@ ferry_status ferry_layer_create(ferry_comm *comm, const ferry_layer_config *conf
     FY_TRY(fy_fault_status(comm));
     FY_TRY(fy_agree(comm, fy_check_layer_config(config, comm->nranks), "creating a layer"));
     FY_TRY(agree_on_config(comm, config));
+    ferry_layer_config chosen = *config;
+    int workers = comm->config.comm_workers + comm->config.compute_workers, comm_workers = comm->config.comm_workers;
+    int tuned = 0;
+    FY_TRY(fy_tune_layer(comm, &chosen, &comm_workers, &tuned));
     fy_shape shape;
     ferry_plan plan;
     ferry_layer *layer = NULL;
-    ferry_status status = fy_plan(config, fy_backend_of(comm->config.backend), comm->rank, comm->nranks,
-                                  comm->config.comm_workers, comm->config.compute_workers, &shape, &plan);
+    ferry_status status = fy_plan(&chosen, fy_backend_of(comm->config.backend), comm->rank, comm->nranks, comm_workers,
+                                  workers - comm_workers, &shape, &plan);
+    plan.tuned = tuned;
     if (status == FERRY_OK) status = allocate(comm, config, &shape, &plan, &layer);
     status = fy_agree(comm, status, "creating a layer");
     if (status == FERRY_OK) {

@@ -45,6 +45,9 @@ struct ferry_context {
 /* A backend. `layer_create` runs on every rank and must be collective-safe: it returns a status that all agree on. */
 typedef struct fy_backend {
     const char *name;
+    int64_t record_bytes; /* of what a rank tells every other about its call, beside tables of experts and slots */
+    /* The kind of processor or device that the ranks' products run on, for tune files. */
+    void (*machine)(const ferry_comm *comm, char *to, size_t room);
     /* Chooses what of `shape` is left to the rule, and fills the byte counts and chosen numbers of `plan`. Pure.
      * `comm_workers` and `compute_workers` as of ferry_layer_plan, which may leave them to the rule. */
     ferry_status (*plan)(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan);

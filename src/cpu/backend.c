@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU backend: what a communicator, a layer and a context hold, and a call from entry to end. */
+#include "core/tune.h"
 #include "cpu/pool.h"
 #include "cpu/state.h"
 
@@ -130,7 +131,7 @@ static int job(void *argument, int worker) {
     fy_call *call = argument;
     unsigned char *scratch =
         fy_table(call, call->state->layout.table.scratch) + worker * call->state->layout.scratch_stride;
-    if (worker >= call->comm->config.comm_workers && fy_role_compute(call, worker, scratch) != 0) return 1;
+    if (worker >= call->layer->plan.comm_workers && fy_role_compute(call, worker, scratch) != 0) return 1;
     return fy_role_comm(call, worker, scratch) != 0;
 }
 
@@ -226,7 +227,14 @@ static ferry_status cpu_backward(ferry_layer *layer, const ferry_backward_args *
     return FERRY_OK;
 }
 
+static void machine(const ferry_comm *comm, char *to, size_t room) {
+    (void)comm;
+    fy_processor_name(to, room);
+}
+
 const fy_backend fy_backend_cpu = {.name = "cpu",
+                                   .record_bytes = sizeof(fy_published),
+                                   .machine = machine,
                                    .plan = cpu_plan,
                                    .comm_create = cpu_comm_create,
                                    .comm_destroy = cpu_comm_destroy,

@@ -4,6 +4,7 @@
 
 #include "cuda/error.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -31,7 +32,7 @@ typedef struct identity {
     int32_t known;
 } identity;
 
-static ferry_status look_at_device(int device, identity *mine, int *sms) {
+static ferry_status look_at_device(int device, identity *mine, char name[256], int *sms) {
     int devices = 0, major = 0, minor = 0;
     cudaError_t found = cudaGetDeviceCount(&devices);
     if (found == cudaErrorInsufficientDriver)
@@ -51,6 +52,7 @@ static ferry_status look_at_device(int device, identity *mine, int *sms) {
     struct cudaDeviceProp prop;
     FY_CUDA(cudaGetDeviceProperties(&prop, device), "asking for the device's identity");
     memcpy(mine->uuid, &prop.uuid, sizeof mine->uuid);
+    memcpy(name, prop.name, sizeof prop.name);
     mine->known = 1;
     return FERRY_OK;
 }
@@ -88,11 +90,17 @@ static void free_resources(ferry_comm *comm) {
     comm->backend = NULL;
 }
 
-/* All multiprocessors of the device, shared out over the ranks that use it. */
-static void choose_knobs(fy_gpu_comm *g, int sms) {
-    g->knobs.sms = sms / g->sharing > 0 ? sms / g->sharing : 1;
-    g->knobs.comm_warps = 3;
-    g->knobs.fan_out = 1;
+/* By rule all multiprocessors of the device, shared out over the ranks that use it. That is also the most: a rank whose
+ * blocks found no place would be waited for by those that hold the places. */
+static ferry_status choose_multiprocessors(const fy_gpu_comm *g, int sms, ferry_comm_config *config) {
+    int most = sms / g->sharing > 0 ? sms / g->sharing : 1;
+    config->comm_workers = 0;
+    if (config->compute_workers == 0) config->compute_workers = most;
+    if (config->compute_workers <= most) return FERRY_OK;
+    return fy_fail(FERRY_E_INVALID,
+                   "ferry_comm_create: config.compute_workers is %d, expected at most %d: device %d has %d "
+                   "multiprocessors, shared by %d ranks",
+                   config->compute_workers, most, g->device, sms, g->sharing);
 }
 
 static ferry_status comm_create(ferry_comm *comm) {
@@ -100,7 +108,8 @@ static ferry_status comm_create(ferry_comm *comm) {
     identity mine = {.known = 0};
     int sms = 0;
     on_device scope = {0, 0};
-    ferry_status status = look_at_device(comm->config.device, &mine, &sms);
+    char name[256] = "";
+    ferry_status status = look_at_device(comm->config.device, &mine, name, &sms);
     if (status == FERRY_OK)
         status = fy_alloc(&comm->memory, sizeof *g, "the CUDA backend of a communicator", (void **)&g);
     status = fy_agree(comm, status, "ferry_comm_create: looking at the devices");
@@ -110,15 +119,12 @@ static ferry_status comm_create(ferry_comm *comm) {
     }
     comm->backend = g;
     g->device = comm->config.device;
+    memcpy(g->name, name, sizeof name);
     status = count_sharing(comm, &mine, g);
+    if (status == FERRY_OK) status = choose_multiprocessors(g, sms, &comm->config);
     if (status == FERRY_OK) status = enter(g->device, &scope);
     if (status == FERRY_OK) status = make_resources(g);
-    if (status == FERRY_OK) {
-        choose_knobs(g, sms);
-        comm->config.compute_workers = g->knobs.sms;
-        comm->config.comm_workers = g->knobs.comm_warps;
-        status = fy_gpu_watch_start(comm);
-    }
+    if (status == FERRY_OK) status = fy_gpu_watch_start(comm);
     if (status != FERRY_OK) free_resources(comm);
     leave(&scope);
     return status;
@@ -144,8 +150,9 @@ static ferry_status layer_create(ferry_layer *layer) {
         status = fy_gpu_memory_create(comm, g->device, fy_gpu_symmetric_bytes(&layer->shape),
                                       "ferry_layer_create: symmetric memory", &l->memory);
     if (status == FERRY_OK) {
-        status = fy_gpu_engine_create(&l->engine, &layer->shape, &g->knobs, g->device, layer->expert_rank,
-                                      l->memory.part, comm->config.enter_timeout_s, comm->config.progress_timeout_s);
+        fy_gpu_knobs knobs = fy_gpu_knobs_of(&layer->shape, &layer->plan);
+        status = fy_gpu_engine_create(&l->engine, &layer->shape, &knobs, g->device, layer->expert_rank, l->memory.part,
+                                      comm->config.enter_timeout_s, comm->config.progress_timeout_s);
         if (status == FERRY_OK) status = fy_gpu_gradient_create(&l->gradient, &l->engine);
         status = fy_agree(comm, status, "ferry_layer_create: device memory and kernels");
         if (status != FERRY_OK) {
@@ -303,7 +310,13 @@ static ferry_status backward(ferry_layer *layer, const ferry_backward_args *args
     return pending_report(layer);
 }
 
+static void machine(const ferry_comm *comm, char *to, size_t room) {
+    snprintf(to, room, "%s", ((const fy_gpu_comm *)comm->backend)->name);
+}
+
 static const fy_backend table = {.name = "cuda",
+                                 .record_bytes = sizeof(fy_gpu_header),
+                                 .machine = machine,
                                  .plan = fy_gpu_plan,
                                  .comm_create = comm_create,
                                  .comm_destroy = comm_destroy,

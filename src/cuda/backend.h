@@ -16,7 +16,7 @@ typedef struct fy_gpu_layer fy_gpu_layer;
 typedef struct fy_gpu_comm {
     int device;
     int sharing; /* ranks whose device is this one, this rank included */
-    fy_gpu_knobs knobs;
+    char name[256];
     cudaEvent_t last; /* end of the last call on this communicator */
     cudaStream_t last_stream;
     int called; /* `last` has been recorded */

@@ -97,13 +97,41 @@ int64_t fy_gpu_lay_ring(const fy_shape *s, uint8_t *base, fy_gpu_tables *t) {
     return (int64_t)cursor;
 }
 
+/* What is left to the rule, for a rank with `sms` multiprocessors; `pull_warps` where the configuration has none. */
+static ferry_status choose_knobs(fy_shape *s, int pull_warps, int sms, ferry_plan *plan) {
+    if (s->sm_margin >= sms)
+        return fy_fail(FERRY_E_INVALID,
+                       "layer config: sm_margin is %d of the %d multiprocessors of rank %d, expected at most %d",
+                       s->sm_margin, sms, s->rank, sms - 1);
+    sms -= s->sm_margin;
+    if (s->comm_sms >= sms)
+        return fy_fail(FERRY_E_INVALID,
+                       "layer config: comm_sms is %d of the %d multiprocessors that calls of rank %d use, expected at "
+                       "most %d: the others multiply",
+                       s->comm_sms, sms, s->rank, sms - 1);
+    if (s->pull_warps == 0) s->pull_warps = pull_warps > 0 ? pull_warps : FY_PULL_WARPS;
+    if (s->pull_warps > FY_PULL_WARPS)
+        return fy_fail(FERRY_E_INVALID, "CUDA backend: %d pulling warps of a multiprocessor, expected at most %d",
+                       s->pull_warps, FY_PULL_WARPS);
+    if (s->fan_out == 0) s->fan_out = 1;
+    plan->multiprocessors = sms;
+    plan->pull_warps = s->pull_warps;
+    plan->fan_out = s->fan_out;
+    plan->comm_sms = s->comm_sms;
+    return FERRY_OK;
+}
+
+fy_gpu_knobs fy_gpu_knobs_of(const fy_shape *s, const ferry_plan *plan) {
+    return (fy_gpu_knobs){plan->multiprocessors, s->pull_warps, s->comm_sms, s->fan_out == 1};
+}
+
 ferry_status fy_gpu_plan(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan) {
     fy_gpu_tables tables;
     fy_gpu_backward_tables backward;
     fy_gpu_context context;
-    (void)comm_workers;
     FY_TRY(check_shape(shape));
-    fy_gpu_choose_rows(shape, compute_workers);
+    FY_TRY(choose_knobs(shape, comm_workers, compute_workers > 0 ? compute_workers : FY_WHOLE_H200, plan));
+    fy_gpu_choose_rows(shape, plan->multiprocessors - plan->comm_sms);
     plan->symmetric_bytes = (int64_t)fy_gpu_symmetric_bytes(shape);
     plan->table_bytes = fy_gpu_lay_tables(shape, NULL, &tables);
     plan->ring_bytes = fy_gpu_lay_ring(shape, NULL, &tables) + fy_gpu_lay_backward(shape, NULL, &backward);

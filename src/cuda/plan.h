@@ -6,6 +6,11 @@
 #include "core/layer.h"
 #include "cuda/call.h"
 
+enum {
+    FY_PULL_WARPS = 3,  /* that a multiprocessor has to spare, and by rule uses */
+    FY_WHOLE_H200 = 132 /* multiprocessors, where a plan does not say */
+};
+
 /* What may be tuned; no bit of a result depends on it. */
 typedef struct fy_gpu_knobs {
     int sms;        /* multiprocessors of the compute launch */
@@ -20,6 +25,8 @@ void fy_gpu_lay_symmetric(const fy_shape *shape, fy_gpu_symmetric *at);
 /* Sets the pointers of `tables` as if the memory began at `base`; returns the bytes. */
 int64_t fy_gpu_lay_tables(const fy_shape *shape, uint8_t *base, fy_gpu_tables *tables);
 int64_t fy_gpu_lay_ring(const fy_shape *shape, uint8_t *base, fy_gpu_tables *tables);
+/* Of a shape that has been planned. */
+fy_gpu_knobs fy_gpu_knobs_of(const fy_shape *shape, const ferry_plan *plan);
 ferry_status fy_gpu_plan(fy_shape *shape, int comm_workers, int compute_workers, ferry_plan *plan);
 
 #endif

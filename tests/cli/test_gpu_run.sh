@@ -25,8 +25,8 @@ expect 0 "$FERRY" run "$in" "$work/cpu.safetensors"
 expect 0 "$FERRY" run --backend cuda "$in" "$first"
 silent err
 "$TENSORS" near "$first" "$work/cpu.safetensors" 4e-3 || problem "one rank: values"
-for way in "--ranks 2" "--ranks 3" "--ranks 4 --ring 64" "--ranks 8" "--ring 64 --minibatch 64" "--comm-workers 1" \
-    "--compute-workers 5"; do
+for way in "--ranks 2" "--ranks 3" "--ranks 4 --ring 64" "--ranks 8" "--ring 64 --minibatch 64" "--pull-warps 1" \
+    "--fan-out each --sm-margin 8" "--comm-sms 4" "--compute-workers 5"; do
     # shellcheck disable=SC2086
     expect 0 "$FERRY" run --backend cuda $way "$in" "$out"
     "$TENSORS" equal "$first" "$out" || problem "$way: other bits than one rank"

@@ -6,7 +6,7 @@ h200="--machine data/machines/h200.json"
 # shellcheck disable=SC2086
 expect 0 "$FERRY" plan $h200
 silent err
-for label in layer knobs memory busiest machine forward fwd+bwd; do
+for label in layer knobs chosen memory busiest machine forward fwd+bwd; do
     grep -q "^$label " "$work/out" || problem "ferry plan has no line '$label'"
 done
 says out "kimi-slice: 2048 tokens over 1 ranks x 6 slots, H 7168, I 2048, 6 experts"
@@ -23,6 +23,24 @@ expect 0 "$FERRY" plan --shape 64,64,4,2,100 --machine this
 says out "products"
 expect 0 "$FERRY" plan --shape mixtral-8x7b --scale 64 --ranks 3 --machine data/machines/gb300.json
 says out "(peak)"
+
+# GPUs: memory of the CUDA layer, without a GPU.
+if "$FERRY" info --json | grep -q '"cuda":true'; then
+    expect 0 "$FERRY" plan --backend cuda --shape qwen3-30b-a3b --ranks 2
+    says out "132 multiprocessors each, 0 of them for communication alone; 3 pulling warps, a row pulled once"
+    expect 0 "$FERRY" plan --backend cuda --json --shape qwen3-30b-a3b --pull-warps 2 --fan-out each --comm-sms 4 \
+        --sm-margin 12
+    says out '"multiprocessors":120,"pull_warps":2,"fan_out":"each","comm_sms":4'
+    says out '"pull_warps":"given"'
+    expect 1 "$FERRY" plan --backend cuda --sm-margin 132
+    says err "sm_margin is 132 of the 132 multiprocessors of rank 0, expected at most 131"
+    expect 1 "$FERRY" plan --backend cuda --sm-margin 100 --comm-sms 32
+    says err "comm_sms is 32 of the 32 multiprocessors"
+    expect 2 "$FERRY" plan --backend cuda --machine this
+else
+    expect 1 "$FERRY" plan --backend cuda
+    says err "this build does not have the CUDA backend"
+fi
 
 expect 2 "$FERRY" plan --shape nothing
 says err "kimi-slice, glm5-slice"

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the header promises about ferry_layer_plan: rounding of rows, limits of one knob by another, sums of bytes. */
-#include "ferry/ferry.h"
+#include "core/layer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <cmocka.h>
+
+#include "said.h"
 
 static ferry_layer_config config_of(int64_t minibatch, int64_t ring, int64_t context) {
     ferry_layer_config c;
@@ -58,6 +60,44 @@ static void test_limits(void **state) {
     }
 }
 
+/* What the CUDA backend chooses; the bytes are those of its layer, which takes the same function. */
+static void test_cuda(void **state) {
+    ferry_layer_config config = config_of(0, 0, -1);
+    ferry_plan plan = {.size = sizeof plan}, other = plan;
+    (void)state;
+    ferry_status status = ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 0, 0, &plan);
+    if (status == FERRY_E_UNSUPPORTED && fy_backend_of(FERRY_CUDA) == NULL) skip();
+    assert_int_equal(status, FERRY_OK);
+    assert_true(plan.multiprocessors == 132 && plan.pull_warps == 3 && plan.fan_out == 1 && plan.comm_sms == 0);
+    assert_true(plan.comm_workers == 0 && plan.tuned == 0);
+    assert_true(plan.minibatch_rows >= 64 && plan.minibatch_rows <= plan.ring_rows);
+    assert_int_equal(plan.layer_bytes, plan.symmetric_bytes + plan.ring_bytes + plan.table_bytes);
+    config.sm_margin = 32;
+    config.comm_sms = 20;
+    config.fan_out = 2;
+    config.pull_warps = 1;
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 2, 0, &other), FERRY_OK);
+    assert_true(other.multiprocessors == 100 && other.comm_sms == 20 && other.fan_out == 2 && other.pull_warps == 1);
+    assert_int_equal(other.layer_bytes, plan.layer_bytes); /* none of these needs memory */
+    config.pull_warps = 0;
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 2, 60, &other), FERRY_OK);
+    assert_true(other.multiprocessors == 28 && other.pull_warps == 2);
+
+    assert_said(ferry_layer_plan(&config, FERRY_CUDA, 1, 3, 0, 32, &other), FERRY_E_INVALID,
+                "sm_margin is 32 of the 32");
+    assert_said(ferry_layer_plan(&config, FERRY_CUDA, 1, 3, 0, 52, &other), FERRY_E_INVALID,
+                "comm_sms is 20 of the 20");
+    assert_said(ferry_layer_plan(&config, FERRY_CUDA, 1, 3, 4, 0, &other), FERRY_E_INVALID, "4 pulling warps");
+    assert_said(ferry_layer_plan(&config, FERRY_CUDA, 1, 3, -1, 0, &other), FERRY_E_INVALID, "expected >= 0");
+    config.hidden = 36;
+    assert_said(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 0, 0, &other), FERRY_E_UNSUPPORTED, "multiples of 8");
+    config.hidden = 32;
+    assert_said(ferry_layer_plan(&config, FERRY_CUDA, 0, 17, 0, 0, &other), FERRY_E_UNSUPPORTED, "17 ranks");
+    assert_said(ferry_layer_plan(&config, (ferry_backend)2, 0, 1, 1, 1, &other), FERRY_E_INVALID, "backend is 2");
+    config.fan_out = 3;
+    assert_said(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 0, 0, &other), FERRY_E_INVALID, "fan_out is 3");
+}
+
 static void test_errors_leave_the_plan(void **state) {
     ferry_layer_config config = config_of(0, 0, -1);
     ferry_plan plan = {.minibatch_rows = -7};
@@ -75,6 +115,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows_are_rounded_up),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_cuda),
         cmocka_unit_test(test_errors_leave_the_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
