@@ -167,7 +167,7 @@ static void check_floor(const floor_case *f) {
     config.slots = s.slots;
     config.max_tokens = s.tokens;
     config.context_rows = -1;
-    plan_input in = {&config, f->ranks, 1, 1, first_token, r.ids, FERRY_I32, 1};
+    plan_input in = {&config, f->ranks, 1, 1, first_token, r.ids, FERRY_I32, 1, FERRY_CPU};
     plan_counts counts;
     assert_int_equal(plan_count(&in, &counts), FERRY_OK);
     plan_work forward = plan_work_of(&counts, &config, 0, 2), both = plan_work_of(&counts, &config, 1, 2);
@@ -427,7 +427,8 @@ static void test_counts_equal_calls(void **state) {
     for (int index = 0; index < 50; index++) {
         draw_case(&c);
         cli_launch_options launch = {.nranks = c.nranks};
-        plan_input in = {&c.config, c.nranks, c.comm_workers, c.compute_workers, c.first_token, c.ids, FERRY_I32, 1};
+        plan_input in = {&c.config, c.nranks, c.comm_workers, c.compute_workers, c.first_token, c.ids,
+                         FERRY_I32, 1,        FERRY_CPU};
         plan_counts p;
         assert_int_equal(plan_count(&in, &p), FERRY_OK);
         assert_int_equal(cli_launch(&launch, call_rank, &c), 0);
@@ -451,7 +452,7 @@ static void test_bad_config(void **state) {
     ferry_layer_config config;
     ferry_layer_config_init(&config);
     int64_t first_token[2] = {0, 0};
-    plan_input in = {&config, 1, 1, 1, first_token, NULL, FERRY_I32, 1};
+    plan_input in = {&config, 1, 1, 1, first_token, NULL, FERRY_I32, 1, FERRY_CPU};
     plan_counts counts;
     assert_int_equal(plan_count(&in, &counts), FERRY_E_INVALID); /* hidden is 0 */
 }
