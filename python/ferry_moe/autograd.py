@@ -31,6 +31,10 @@ class Layout:
         parts.append(down)
         if any(isinstance(p, list) for p in parts):
             listed = len(down)
+            for p in parts:
+                if not isinstance(p, list) or len(p) != listed:
+                    raise ValueError(f"ferry_moe: weights in lists of different lengths, or only some in lists; expected "
+                                     f"{listed} matrices in each, one per local expert, as in down")
             flat = [t for p in parts for t in p]
         else:
             flat = parts

@@ -64,10 +64,10 @@ def _contiguous(name, array):
 
 def _rows(name, array):
     """The stride between rows of [N, H]."""
-    row, column = array.stride()
-    if column != 1 and array.shape[1] != 1:
+    (rows, columns), (row, column) = array.shape, array.stride()
+    if rows and column != 1 and columns != 1:
         raise ValueError(f"ferry_moe: the last dimension of {name} is not contiguous")
-    return row if array.shape[0] > 1 else array.shape[1]
+    return row if rows > 1 else columns
 
 
 def _place(name, array, layer):

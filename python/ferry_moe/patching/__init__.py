@@ -44,6 +44,17 @@ def _check(name, experts, weight):
         raise _problem(name, "has experts on the meta device: load the model first")
 
 
+def _become(name, module, kind):
+    """Changes the class. Some versions of transformers leave the class's forward on the object once they have recorded
+    outputs there; it would hide the new one."""
+    left = module.__dict__.get("forward")
+    if left is not None:
+        if getattr(left, "__func__", None) is not type(module).forward:
+            raise _problem(name, "has a forward of other code on it (hooks of accelerate, say): patch before that is added")
+        del module.__dict__["forward"]
+    module.__class__ = kind
+
+
 def patch(model, group=None, max_tokens=8192, **layer_options):
     """Swaps the experts of every MoE block of `model` for Ferry's; returns the model. Collective over the group.
 
@@ -70,10 +81,11 @@ def patch(model, group=None, max_tokens=8192, **layer_options):
         top_k = getattr(block.gate, "top_k", None) or block.top_k
         block.experts.ferry = group.layer(hidden=hidden, intermediate=intermediate, experts=everyone, top_k=top_k,
                                           max_tokens=max_tokens, **layer_options)
-        hooks = layout.keep_local(block.experts, own_experts(everyone, group.rank, group.size))
         module, extra = layout.place(block)
-        block._ferry = _Patched(layout, everyone, group, module, type(module), hooks)
-        module.__class__ = type("Ferry" + type(module).__name__, (extra, type(module)), {})
+        was = type(module)
+        _become(name, module, type("Ferry" + was.__name__, (extra, was), {}))
+        hooks = layout.keep_local(block.experts, own_experts(everyone, group.rank, group.size))
+        block._ferry = _Patched(layout, everyone, group, module, was, hooks)
     return model
 
 
@@ -85,9 +97,9 @@ def _process_group(group):
 
 def unpatch(model):
     """Gives every block back its own experts' code, and all experts where a rank had its own only: collective then."""
-    for block in [m for m in model.modules() if hasattr(m, "_ferry")]:
+    for name, block in [(name, m) for name, m in model.named_modules() if hasattr(m, "_ferry")]:
         p = block._ferry
-        p.module.__class__ = p.was
+        _become(name, p.module, p.was)
         for hook in p.hooks:
             hook.remove()
         p.layout.restore(block.experts, p.everyone, _process_group(p.group))

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What training does with the layer: main gradients, contexts in flight, checkpointing, a falling loss."""
+import pytest
+import torch
+from reference import Case, apart
+from torch.utils.checkpoint import checkpoint
+
+import ferry_moe
+from ferry_moe import moe
+
+
+def call(case, layer, **more):
+    return moe(case.x, case.ids, case.weights, case.gate_up, case.down, *case.shared, layer=layer, **more)
+
+
+def test_main_grad_gets_the_sum(group, device):
+    case = Case(device, S=16)
+    layer = group.layer(max_tokens=64, **case.sizes)
+    want = case.gradients(call(case, layer))
+    start = {}
+    for t in (case.gate_up, case.down, *case.shared):
+        start[t] = torch.randn(t.shape, device=device)
+        t.main_grad = start[t].clone()
+        t.grad_added_to_main_grad = False
+    for _ in range(2):
+        got = case.gradients(call(case, layer))
+        assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1]) and got[2:] == [None] * 4
+    for t, g in zip((case.gate_up, case.down, *case.shared), want[2:]):
+        assert t.grad_added_to_main_grad
+        assert apart(t.main_grad - start[t], 2 * g.float()) < 4e-3
+    del case.down.main_grad
+    got = case.gradients(call(case, layer))
+    assert got[2] is None and torch.equal(got[3], want[3])
+
+
+def test_main_grad_of_some_matrices_of_a_list(group, device):
+    case = Case(device)
+    layer = group.layer(max_tokens=64, **case.sizes)
+    ups, downs = ([m.detach().requires_grad_() for m in t] for t in (case.gate_up, case.down))
+    ups[0].main_grad = torch.zeros_like(ups[0], dtype=torch.float32)
+    with pytest.raises(ValueError, match="1 of 8 tensors of gate_up have a main_grad"):
+        moe(case.x, case.ids, case.weights, ups, downs, layer=layer)
+
+
+def test_hooks_of_a_weight_with_main_grad_run(group, device):
+    case = Case(device)
+    layer = group.layer(max_tokens=64, **case.sizes)
+    case.down.main_grad = torch.zeros(case.down.shape, device=device)
+    ran = []
+    node = case.down.expand_as(case.down).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: ran.append(1))
+    case.gradients(call(case, layer))
+    assert ran == [1] and case.down.main_grad.any()
+
+
+def test_several_forwards_in_flight(group, device):
+    a, b = Case(device, seed=1), Case(device, seed=2, N=31)
+    layer = group.layer(max_tokens=64, context_rows=64, **a.sizes)
+    want = a.gradients(call(a, layer)), b.gradients(call(b, layer))
+    outs = call(a, layer), call(b, layer)
+    call(b, layer)  # dropped without a backward
+    assert len(layer._handle.leaves) == 2
+    for case, out, expected in ((a, outs[0], want[0]), (b, outs[1], want[1])):
+        for x, y in zip(case.gradients(out), expected):
+            assert torch.equal(x, y)
+    del outs, out
+    assert not layer._handle.leaves
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_gives_the_same_bits(group, device, reentrant):
+    case = Case(device, S=16)
+    layer = group.layer(max_tokens=64, **case.sizes)
+    plain_out = call(case, layer)
+    want = case.gradients(plain_out)
+    del plain_out
+
+    def block(x, weights):
+        return moe(x, case.ids, weights, case.gate_up, case.down, *case.shared, layer=layer)
+
+    out = checkpoint(block, case.x, case.weights, use_reentrant=reentrant)
+    assert not layer._handle.leaves  # the forward's context is gone until the block is computed again
+    for x, y in zip(case.gradients(out), want):
+        assert torch.equal(x, y)
+    assert not layer._handle.leaves
+
+
+def test_contexts_without_rows_give_the_same_bits(group, device):
+    case = Case(device, S=16)
+    full = group.layer(max_tokens=64, **case.sizes)
+    lean = group.layer(max_tokens=64, context_rows=0, **case.sizes)
+    assert lean.context_bytes < full.context_bytes / 2
+    for x, y in zip(case.gradients(call(case, lean)), case.gradients(call(case, full))):
+        assert torch.equal(x, y)
+
+
+def test_a_token_moved_elsewhere_is_an_error(group, device):
+    case = Case(device)
+    layer = group.layer(max_tokens=64, **case.sizes)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        out = call(case, layer)
+    with pytest.raises(ferry_moe.FerryError, match="context of this forward is gone"):
+        case.gradients(out)
+
+
+def test_a_module_learns(group, device):
+    torch.manual_seed(0)
+    block = ferry_moe.FerryMoE(32, 48, 6, 2, group, shared=16, max_tokens=64)
+    assert block.layer is ferry_moe.FerryMoE(32, 48, 6, 2, group, shared=16, max_tokens=64).layer
+    x = torch.randn(64, 32, device=device)
+    target = torch.randn(64, 32, device=device)
+    optimizer = torch.optim.Adam(block.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = (block(x) - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert all(p.grad is not None for p in block.parameters())
+    assert losses[-1] < 0.8 * losses[0]
+    loaded = ferry_moe.FerryMoE(32, 48, 6, 2, group, shared=16, max_tokens=64)
+    loaded.load_state_dict(block.state_dict())
+    with torch.no_grad():
+        assert torch.equal(loaded(x), block(x))
