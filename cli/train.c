@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/data_file.h"
+#include "cli/device.h"
 #include "cli/knobs.h"
 #include "cli/launch.h"
 #include "cli/message.h"
@@ -65,6 +66,7 @@ static const cli_option options[] = {
              "ranks and the same D (default 1). Started by an MPI launcher, each process is a rank: the machines are "
              "the nodes unless this says how many there are"},
     MODE_OPTIONS(train_options),
+    BACKEND_OPTION(train_options),
     {.name = "save", .kind = CLI_STRING, AT(save), .argument = "FILE", .help = "write a checkpoint at the end"},
     {.name = "save-every",
      .kind = CLI_INT,
@@ -207,10 +209,13 @@ int ferry_cmd_train(int argc, char **argv) {
     train_options *o = &job.options;
     *o =
         (train_options){.steps = job.config.decay_steps, .decay = -1, .seed = -1, .temperature = 0.8, .timeout_s = 600};
+    cli_devices devices;
     int code;
     if (!cli_parse(&command, argc, argv, o, NULL, &code)) return code;
+    if (!cli_devices_find((ferry_backend)o->backend, &devices)) return cli_fail("%s", devices.why);
     if (o->temperature <= 0) return cli_usage("--temperature must be more than 0");
     if (o->save_every && !o->save) return cli_usage("--save-every needs a --save FILE");
+    job.config.backend = (ferry_backend)o->backend;
     if (o->decay >= 0) job.config.decay_steps = o->decay;
     if (o->seed >= 0) job.config.seed = (uint64_t)o->seed;
 

@@ -13,7 +13,7 @@ typedef struct train_options {
     int64_t steps, decay, seed; /* decay, seed: -1 when not given */
     int64_t save_every;         /* 0: at the end only */
     int64_t ranks, nodes;       /* ranks of each node; 0 until known */
-    int64_t processes;
+    int64_t processes, backend;
     int64_t sample;
     double temperature, timeout_s;
     int64_t json;

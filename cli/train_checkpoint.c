@@ -184,7 +184,7 @@ static int write_file(const lm_trainer *trainer, const char *path) {
         tensors[i] =
             (safetensors_tensor){.name = names[i].text, .dtype = SAFETENSORS_F32, .dims = tensor->dims, .data = to};
         memcpy(tensors[i].shape, tensor->shape, sizeof tensor->shape);
-        lm_model_read(model, tensor, kind, to);
+        if (!code && lm_model_read(model, tensor, kind, to)) code = cli_fail("%s", lm_error());
         to += tensor->count;
     }
     metadata m;
@@ -200,9 +200,8 @@ static int write_file(const lm_trainer *trainer, const char *path) {
 int train_checkpoint_save(lm_trainer *trainer, const char *path) {
     lm_model *model = trainer->model;
     /* Every rank's experts are up to date before rank 0 reads them, and stay until it has. */
-    if (lm_fail_status(ferry_barrier(model->comm), "waiting to write the checkpoint"))
-        return cli_fail("%s", lm_error());
+    if (lm_meet(model, "waiting to write the checkpoint")) return cli_fail("%s", lm_error());
     int code = model->rank == 0 && model->node == 0 ? write_file(trainer, path) : 0;
-    if (lm_fail_status(ferry_barrier(model->comm), "waiting for the checkpoint")) return cli_fail("%s", lm_error());
+    if (lm_meet(model, "waiting for the checkpoint")) return cli_fail("%s", lm_error());
     return code;
 }

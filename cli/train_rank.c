@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of a training: the same steps on every rank; rank 0 of node 0 does the talking. */
 #include "cli/clock.h"
+#include "cli/device.h"
 #include "cli/machine.h"
 #include "cli/message.h"
 #include "cli/train.h"
@@ -23,7 +24,7 @@ static int report(const train_job *job, lm_trainer *trainer, int64_t steps, doub
     const lm_config *c = &job->config;
     train_progress progress = {.step = trainer->step, .loss = trainer->loss};
     if (lm_trainer_evaluate(trainer, report_windows(trainer), &progress.held_out)) return -1;
-    lm_trainer_take_load(trainer, &progress.smallest_load, &progress.largest_load);
+    if (lm_trainer_take_load(trainer, &progress.smallest_load, &progress.largest_load)) return -1;
     progress.bytes_per_s = (double)(steps * c->sequences * c->length) / seconds;
     if (talks(trainer)) train_print_progress(job, &progress);
     return 0;
@@ -39,6 +40,7 @@ static int run_steps(const train_job *job, lm_trainer *trainer, int *code) {
         if (trainer->step == last) train_routing_take(job, trainer);
         if (talks(trainer)) train_show_bar(job, trainer->step, trainer->loss);
         if (trainer->step % every == 0 || trainer->step == last) {
+            if (lm_trainer_fetch(trainer)) return -1;
             if (report(job, trainer, trainer->step - reported, cli_now_s() - begin)) return -1;
             reported = trainer->step;
             begin = cli_now_s();
@@ -62,10 +64,12 @@ static int sample(const train_job *job, lm_trainer *trainer) {
 }
 
 /* Returns as run_steps does. */
-static int train(const train_job *job, ferry_comm *comm, const ferry_bootstrap *across, lm_trainer **trainer,
-                 int *code) {
+static int train(const train_job *job, ferry_comm *comm, int device, const ferry_bootstrap *across,
+                 lm_trainer **trainer, int *code) {
     double begin = cli_now_s(), held_out;
-    LM_TRY(lm_trainer_create(comm, across, &job->config, &job->text, trainer));
+    lm_config config = job->config;
+    config.device = device;
+    LM_TRY(lm_trainer_create(comm, across, &config, &job->text, trainer));
     lm_trainer *t = *trainer;
     if (job->checkpoint) train_checkpoint_restore(job, t);
     if (talks(t)) train_print_start(job, t);
@@ -87,11 +91,15 @@ int train_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {
     ferry_comm_config config;
     ferry_comm_config_init(&config);
     config.bootstrap = bootstrap[CLI_NODE];
-    config.comm_workers = 1;
-    config.compute_workers = workers < 1 ? 1 : workers > MOST_WORKERS ? MOST_WORKERS : workers;
+    config.backend = (ferry_backend)job->options.backend;
+    config.device = cli_device_index(config.backend, job->mpi ? bootstrap[CLI_NODE].rank : rank);
+    if (config.backend == FERRY_CPU) {
+        config.comm_workers = 1;
+        config.compute_workers = workers < 1 ? 1 : workers > MOST_WORKERS ? MOST_WORKERS : workers;
+    }
     config.enter_timeout_s = config.progress_timeout_s = job->options.timeout_s;
     if (lm_fail_status(ferry_comm_create(&config, &comm), "creating the communicator") ||
-        train(job, comm, across, &trainer, &code))
+        train(job, comm, config.device, across, &trainer, &code))
         code = cli_fail("rank %d: %s", rank, lm_error());
     lm_trainer_destroy(trainer);
     ferry_comm_destroy(comm);

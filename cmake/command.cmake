@@ -10,9 +10,10 @@ add_library(ferry_cli STATIC ${FERRY_CLI_SOURCES})
 target_include_directories(ferry_cli PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(ferry_cli PUBLIC ferry_static ferry_ref PkgConfig::JANSSON)
 
-# The yardstick of `ferry bench` on GPUs, built as the kernels of the library are.
+# The yardstick of `ferry bench` and the dense part of `ferry train` on GPUs, built as the kernels of the library are.
 if(TARGET ferry_cuda)
-  add_library(ferry_cli_cuda OBJECT cli/bench_plain.cu)
+  file(GLOB FERRY_LM_KERNELS CONFIGURE_DEPENDS lm/cuda/*.cu)
+  add_library(ferry_cli_cuda OBJECT cli/bench_plain.cu cli/bench_micro.cu ${FERRY_LM_KERNELS})
   target_link_libraries(ferry_cli_cuda PRIVATE ferry_flags)
   target_include_directories(ferry_cli_cuda PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_options(ferry_cli_cuda PRIVATE $<TARGET_PROPERTY:ferry_cuda,COMPILE_OPTIONS>)

@@ -15,8 +15,19 @@ double lm_learning_rate(const lm_config *config, int64_t step) {
     return config->floor + (top - config->floor) * 0.5 * (1 + cos(3.14159265358979323846 * along));
 }
 
-LM_CLONES static void step_values(float *value, float *moment1, float *moment2, const float *gradient, int64_t count,
-                                  float scale, float keep1, float keep2, float rate, float rescale2, float shrink) {
+lm_adamw_factors lm_adamw_factors_of(const lm_config *config, int64_t step, int decays) {
+    double rate = lm_learning_rate(config, step), n = (double)(step + 1);
+    double bias1 = 1 - pow(config->beta1, n), bias2 = 1 - pow(config->beta2, n);
+    return (lm_adamw_factors){.keep1 = (float)config->beta1,
+                              .keep2 = (float)config->beta2,
+                              .rate = (float)(rate / bias1),
+                              .rescale2 = (float)(1 / bias2),
+                              .shrink = (float)(decays ? 1 - rate * config->weight_decay : 1)};
+}
+
+LM_CLONES static void step_values(const lm_adamw_factors *f, float *value, float *moment1, float *moment2,
+                                  const float *gradient, int64_t count, float scale) {
+    float keep1 = f->keep1, keep2 = f->keep2, rate = f->rate, rescale2 = f->rescale2, shrink = f->shrink;
     for (int64_t i = 0; i < count; i++) {
         float g = gradient[i] * scale;
         float m = keep1 * moment1[i] + (1.0f - keep1) * g;
@@ -29,8 +40,6 @@ LM_CLONES static void step_values(float *value, float *moment1, float *moment2, 
 
 void lm_adamw(const lm_config *config, int64_t step, float *value, float *moment1, float *moment2,
               const float *gradient, int64_t count, double scale, int decays) {
-    double rate = lm_learning_rate(config, step), n = (double)(step + 1);
-    double bias1 = 1 - pow(config->beta1, n), bias2 = 1 - pow(config->beta2, n);
-    step_values(value, moment1, moment2, gradient, count, (float)scale, (float)config->beta1, (float)config->beta2,
-                (float)(rate / bias1), (float)(1 / bias2), (float)(decays ? 1 - rate * config->weight_decay : 1));
+    lm_adamw_factors factors = lm_adamw_factors_of(config, step, decays);
+    step_values(&factors, value, moment1, moment2, gradient, count, (float)scale);
 }

@@ -160,7 +160,3 @@ const lm_ops lm_ops_cpu = {.whole = 0,
                            .count = count_ids,
                            .balance = balance,
                            .adamw = adamw};
-
-#ifndef FERRY_HAVE_CUDA
-const lm_ops *const lm_ops_cuda = NULL;
-#endif
