@@ -2,6 +2,7 @@
 /* `ferry bench`: how long a layer's forward and backward take, beside what the product kernel alone reaches. */
 #include "cli/bench.h"
 
+#include "cli/bench_micro.h"
 #include "cli/commands.h"
 #include "cli/launch.h"
 #include "cli/machine.h"
@@ -40,6 +41,13 @@ static const cli_option options[] = {
     ISA_OPTION(bench_options),
     GRAD_DTYPE_OPTION(bench_options, "dtype of the weight gradients, which are overwritten (default bf16)"),
     BACKEND_OPTION(bench_options),
+    {.name = "micro",
+     .kind = CLI_FLAG,
+     AT(micro),
+     .help =
+         "no layer, but what it is made of, on GPUs: how fast rows are copied in random order by 1 to all "
+         "multiprocessors, within a GPU, pulled and pushed, one way, both ways and with one hot owner, and how long "
+         "completion signals take; beside published figures"},
     {.name = "json", .kind = CLI_FLAG, AT(json), .help = "print one JSON object"},
     {0}};
 
@@ -61,6 +69,7 @@ static const cli_command command = {
     .examples = "ferry bench --shape kimi-slice\n"
                 "ferry bench --shape qwen3-30b-a3b --ranks 2 --processes --skew 1\n"
                 "ferry bench --backend cuda --ranks 2 --shape all\n"
+                "ferry bench --backend cuda --ranks 2 --micro\n"
                 "ferry bench --shape 1024,512,8,2,1024 --ring 256 --context recompute --json"};
 
 /* Operations of a repetition, forward and backward on all ranks, that the default scale allows. */
@@ -150,10 +159,12 @@ int ferry_cmd_bench(int argc, char **argv) {
     cli_devices devices;
     int code;
     if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
+    if (o.micro && o.backend != FERRY_CUDA) return cli_usage("--micro measures GPUs: --backend cuda");
     if (!cli_devices_find((ferry_backend)o.backend, &devices)) return cli_fail("%s", devices.why);
-    if (!o.repeat) o.repeat = o.backend == FERRY_CUDA ? 21 : 7;
+    if (!o.repeat) o.repeat = o.micro ? 5 : o.backend == FERRY_CUDA ? 21 : 7;
     bench_gates *gates = cli_shared_alloc(sizeof *gates);
     if (!gates) return cli_fail("no memory for the ranks' counters");
+    if (o.micro) return bench_micro(&o, &devices, gates);
     int all = strcmp(o.shape, "all") == 0;
     for (int i = 0; i < (all ? SHAPES : 1) && !code; i++) {
         if (all) o.shape = shape_names[i];

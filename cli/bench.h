@@ -16,7 +16,7 @@ typedef struct bench_options {
     double skew, scale; /* scale 0: by rule */
     int64_t seed, repeat;
     layer_knobs knobs;
-    int64_t grad_bf16, isa, backend, json;
+    int64_t grad_bf16, isa, backend, micro, json;
 } bench_options;
 
 /* One repetition on one rank. */

@@ -34,7 +34,7 @@ expect 0 "$FERRY" bench --shape qwen3-30b-a3b --scale 32 --repeat 1
 says out "H, I, T divided by 32: 256 tokens x 8 slots, H 64, I 64, 128 experts"
 
 for wrong in "--shape x" "--scale 0.5" "--ranks 0" "--repeat 0" "--threads --processes" "--isa sse" "--backend tpu" \
-    "--context all" "--shape 64,64,4,5,100"; do
+    "--context all" "--shape 64,64,4,5,100" --micro; do
     # shellcheck disable=SC2086
     expect 2 "$FERRY" bench $wrong
     silent out

@@ -32,5 +32,21 @@ for way in $ways; do
     score=$(sed 's/.*"score":{"median":\([0-9.e-]*\).*/\1/' "$work/out")
     awk -v s="$score" 'BEGIN {exit !(s > 0.001 && s < 1.05)}' || problem "$way: score $score"
 done
+
+# Ranks that share a GPU say why nothing between them is measured; the rest is there in either case.
+expect 0 "$FERRY" bench --backend cuda --micro --repeat 2
+silent err
+says out "not measured: there is one rank"
+expect 0 "$FERRY" bench --backend cuda --micro --repeat 2 --ranks $((gpus + 1))
+says out "not measured: ranks share a GPU"
+ways="--threads"
+[ "$gpus" -lt 2 ] || ways="--threads --processes"
+for way in $ways; do
+    expect 0 "$FERRY" bench --backend cuda --micro --repeat 2 --ranks $((gpus < 2 ? 1 : 2)) "$way" --json
+    [ "$(wc -l <"$work/out")" -eq 1 ] || problem "--micro $way: not one line"
+    keys="title gpus multiprocessors local_gb_per_s"
+    [ "$gpus" -lt 2 ] || keys="$keys pull_gb_per_s push_gb_per_s one_way both_ways hot_owner signal latency_us"
+    for key in $keys; do says out "\"$key\":"; done
+done
 expect 2 "$FERRY" bench --backend cuda --shape x
 finish
