@@ -67,6 +67,7 @@ typedef struct fy_gpu_backward_tables {
     uint32_t *remade;        /* [max_blocks + shared blocks] column tiles of g and u */
     uint32_t *ready;         /* [segments] column tiles of dg, du, w h' of all its blocks */
     uint32_t *gathered;      /* [segments] weight-gradient tiles, once for each warpgroup */
+    uint32_t *written;       /* [local experts] weight-gradient tiles that are stored, likewise */
     float *open;             /* sums of the one expert that a macrobatch end has cut, tile by tile */
     uint32_t *turn;          /* [tiles of `open`] uses so far, once for each warpgroup */
     CUtensorMap *weight_map; /* [3][local experts], weights given as tables */

@@ -36,7 +36,8 @@ typedef struct fy_task {
     int32_t shared;
 } fy_task;
 
-/* A signal that a warp of the consumers holds back: of its warpgroup's rows in a tile. */
+/* A signal that a warp of the consumers holds back: of its warpgroup's rows in a tile; of a weight gradient, where the
+ * caller wants to know, `row` is the expert. */
 typedef struct fy_backward_signal {
     int32_t kind, row, rows;
 } fy_backward_signal;
@@ -70,6 +71,9 @@ FY_DEVICE bool fy_task_is_shared(int kind) { return kind <= FY_SHARED_DX; }
 
 /* Of the kinds of an expert's own tiles, whoever's expert it is. */
 FY_DEVICE int fy_task_plain(int kind) { return fy_task_is_shared(kind) ? kind + (FY_REMAKE - FY_SHARED_REMAKE) : kind; }
+
+/* The first block of rows, for a trace; -1: tokens of the shared expert. */
+FY_DEVICE int fy_rows_of(const fy_task &t) { return t.shared ? -1 : t.kind == FY_WEIGHT ? t.block : t.counter; }
 
 FY_DEVICE int fy_inner_of(const fy_gpu_call &c, bool shared) { return shared ? c.shared : c.intermediate; }
 

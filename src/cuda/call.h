@@ -6,6 +6,7 @@
 #ifndef FERRY_CUDA_CALL_H
 #define FERRY_CUDA_CALL_H
 
+#include "cuda/trace.h"
 #include "ferry/ferry.h"
 
 #include <cuda.h>
@@ -205,6 +206,7 @@ typedef struct fy_gpu_call {
     uint16_t *saved_x;      /* NULL: there is no context */
     uint32_t
         *ring_call; /* [2] forwards whose first macrobatch the ring holds, whose x is staged; any forward clears both */
+    fy_gpu_trace trace;
 } fy_gpu_call;
 
 #endif

@@ -1,128 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The launches of a backward: the small ones of its schedule, and the compute launch, which works as the forward's does
- * (kernel_forward.cu): one block on every multiprocessor, all work by ticket, each ticket depending on earlier ones
- * alone.
- */
+/* The launches of a backward, not traced. */
+#include "cuda/kernel_backward.cuh"
+
 #include "cuda/kernels_backward.h"
-#include "cuda/role_choose.cuh"
-#include "cuda/role_load_backward.cuh"
-#include "cuda/role_product_backward.cuh"
-#include "cuda/role_pull_backward.cuh"
-#include "cuda/role_schedule_backward.cuh"
-#include "cuda/role_sum_backward.cuh"
-
-__global__ void __launch_bounds__(512)
-    fy_keep_kernel(const __grid_constant__ fy_gpu_call c, const __grid_constant__ fy_gpu_context context,
-                   fy_gpu_backward_state *state) {
-    fy_keep_role(c, context, state);
-}
-
-__global__ void __launch_bounds__(512)
-    fy_stage_kernel(const __grid_constant__ fy_gpu_call c, const __grid_constant__ fy_gpu_backward b) {
-    fy_stage_role(c, b);
-}
-
-__global__ void __launch_bounds__(1024, 1)
-    fy_enter_kernel(const __grid_constant__ fy_gpu_call c, const __grid_constant__ fy_gpu_backward b) {
-    fy_enter_role(c, b);
-}
-
-/*
- * The end of a block. A call with dx rows ends after all peers have pulled from here, since it has waited for what they
- * made of it; one without has to wait for their word before this rank's next call may overwrite what is staged.
- */
-static __device__ __forceinline__ void fy_end_backward(const fy_gpu_call &c, const fy_gpu_backward &b) {
-    fy_gpu_backward_state *state = b.table.state;
-    if (fy_fetch_add_acq_rel_gpu(&state->finished, 1) != gridDim.x - 1) return;
-    volatile fy_gpu_page *page = c.page;
-    page->remote_pulls = __ldcg(&state->remote_pulls);
-    page->pulls = __ldcg(&state->pulls) + page->remote_pulls;
-    if (c.ranks == 1 || (b.parts & FERRY_BACKWARD_DATA)) return;
-    uint32_t call = c.table.state->calls;
-    fy_fence_sys();
-    for (int r = 0; r < c.ranks; r++) fy_store_release_sys((uint32_t *)(c.peer[r] + b.at.finished) + c.rank, call);
-    for (int r = 0; r < c.ranks; r++)
-        if (!fy_await<true>(c, (const uint32_t *)(c.peer[c.rank] + b.at.finished) + r, call, FY_AT_ENDED, r,
-                            c.progress_timeout_ns))
-            return;
-}
-
-__global__ void __launch_bounds__(FY_THREADS, 1)
-    fy_backward_kernel(const __grid_constant__ fy_gpu_call c, const __grid_constant__ fy_gpu_backward b) {
-    extern __shared__ __align__(1024) uint8_t shared[];
-    if (c.table.state->skip) return;
-    fy_backward_block *block = fy_backward_block_of(shared);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < FY_STAGES; i++) {
-            fy_barrier_init(&block->full[i], 1);
-            fy_barrier_init(&block->empty[i], 2);
-        }
-        for (int i = 0; i < 2; i++) {
-            fy_barrier_init(&block->old[i], 1);
-            fy_barrier_init(&block->chosen[i], 1);
-            fy_barrier_init(&block->begun[i], 1);
-        }
-        fy_barrier_init_fence();
-    }
-    __syncthreads();
-    int group = threadIdx.x / 128, warp = threadIdx.x / 32;
-    bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */
-    if (group == 0) {
-        fy_registers_give<72>();
-        if (warp == 0) {
-            if (threadIdx.x == 0 && !apart) fy_load_backward_role(c, b, shared);
-            __syncwarp();
-        } else if (warp == 1) {
-            if (threadIdx.x == 32 && !apart) fy_choose_role(c, b, shared);
-            __syncwarp();
-        }
-        if (warp >= 2) fy_pull_backward_head(c, b);
-        if (apart || (c.comm_sms == 0 && warp >= 2 && warp < 2 + c.comm_warps)) fy_pull_backward_role(c, b);
-        fy_sum_backward_role(c, b);
-    } else {
-        fy_registers_take<216>();
-        /* The shared expert's products need no pull. */
-        if (c.shared == 0) fy_pull_backward_head(c, b);
-        if (!apart)
-            fy_product_backward_role(c, b, shared, group - 1);
-        else
-            fy_pull_backward_role(c, b);
-        fy_sum_backward_role(c, b);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) fy_end_backward(c, b);
-}
 
 extern "C" {
 cudaError_t fy_launch_keep(const fy_gpu_call *c, const fy_gpu_context *context, fy_gpu_backward_state *state,
                            int blocks, cudaStream_t stream) {
-    fy_keep_kernel<<<2 * blocks, 512, 0, stream>>>(*c, *context, state);
-    return cudaGetLastError();
+    return c->trace.span ? fy_launch_traced_keep(c, context, state, blocks, stream)
+                         : fy_launch_keep_as<0>(c, context, state, blocks, stream);
 }
 
 cudaError_t fy_launch_backward_schedule(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks,
                                         cudaStream_t stream) {
-    fy_stage_kernel<<<2 * blocks, 512, 0, stream>>>(*c, *b);
-    fy_enter_kernel<<<1, 1024, 0, stream>>>(*c, *b);
-    return cudaGetLastError();
+    return c->trace.span ? fy_launch_traced_backward_schedule(c, b, blocks, stream)
+                         : fy_launch_backward_schedule_as<0>(c, b, blocks, stream);
 }
 
 cudaError_t fy_launch_backward(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, cudaStream_t stream) {
-    fy_backward_kernel<<<blocks, FY_THREADS, FY_BACKWARD_SHARED_BYTES, stream>>>(*c, *b);
-    return cudaGetLastError();
+    if (c->trace.span) return fy_launch_traced_backward(c, b, blocks, stream);
+    return b->ready ? fy_launch_backward_as<0, true>(c, b, blocks, stream)
+                    : fy_launch_backward_as<0, false>(c, b, blocks, stream);
 }
 
-/* Lazily loaded kernels are loaded when first asked about: loading in a call could wait for one that runs. */
 cudaError_t fy_load_backward(void) {
-    cudaFuncAttributes a;
-    const void *kernels[] = {(const void *)fy_keep_kernel, (const void *)fy_stage_kernel,
-                             (const void *)fy_enter_kernel};
-    for (const void *k : kernels) {
-        cudaError_t error = cudaFuncGetAttributes(&a, k);
-        if (error != cudaSuccess) return error;
-    }
-    return cudaFuncSetAttribute(fy_backward_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                FY_BACKWARD_SHARED_BYTES);
+    cudaError_t error = fy_load_backward_schedule_as<0>();
+    if (error == cudaSuccess) error = fy_load_backward_as<0, true>();
+    return error != cudaSuccess ? error : fy_load_backward_as<0, false>();
 }
 }

@@ -1,71 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The compute launch of the forward: one block on every multiprocessor that the layer uses. All work is taken by ticket
- * from ordered lists and depends on earlier tickets alone (here or on a peer), so any number of resident blocks, one
- * included, finishes; no block waits for another to be resident.
- */
-#include "cuda/kernels.h"
-#include "cuda/launch.cuh"
-#include "cuda/role_load.cuh"
-#include "cuda/role_product.cuh"
-#include "cuda/role_pull.cuh"
-#include "cuda/role_sum.cuh"
+/* The compute launch of the forward, not traced. */
+#include "cuda/kernel_forward.cuh"
 
-/* KEEP: with a context, which gets x, g, u of its rows. */
-template <bool KEEP>
-__global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_constant__ fy_gpu_call c) {
-    extern __shared__ __align__(1024) uint8_t shared[];
-    fy_block *block = fy_block_of(shared);
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < FY_STAGES; i++) {
-            fy_barrier_init(&block->full[i], 1);
-            fy_barrier_init(&block->empty[i], 2);
-        }
-        fy_barrier_init_fence();
-    }
-    __syncthreads();
-    cudaGridDependencySynchronize();
-    if (c.table.state->skip) return;
-    int group = threadIdx.x / 128, warp = threadIdx.x / 32;
-    bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */
-    if (group == 0) {
-        fy_registers_give<72>();
-        if (warp == 0) {
-            if (threadIdx.x == 0 && !apart) fy_load_role<KEEP>(c, shared);
-            __syncwarp();
-        } else {
-            fy_pull_head<KEEP>(c);
-            if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role<KEEP>(c);
-        }
-        fy_sum_role<4, 1>(c);
-    } else {
-        fy_registers_take<216>();
-        fy_pull_head<KEEP>(c);
-        if (!apart)
-            fy_product_role<KEEP>(c, shared, group - 1);
-        else
-            fy_pull_role<KEEP>(c);
-        fy_sum_role<8, 2>(c);
-    }
-    __syncthreads();
-    fy_gpu_state *state = c.table.state;
-    if (threadIdx.x == 0 && fy_fetch_add_acq_rel_gpu(&state->finished, 1) == gridDim.x - 1) {
-        volatile fy_gpu_page *page = c.page;
-        page->remote_pulls = __ldcg(&state->remote_pulls);
-        page->pulls = __ldcg(&state->pulls) + page->remote_pulls;
-    }
-}
+#include "cuda/kernels.h"
 
 extern "C" {
 cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream) {
-    return fy_launch_next(c->saved_x ? fy_forward_kernel<true> : fy_forward_kernel<false>, blocks, FY_THREADS,
-                          FY_SHARED_BYTES, stream, c);
+    return c->trace.span ? fy_launch_traced_forward(c, blocks, stream) : fy_launch_forward_as<0>(c, blocks, stream);
 }
 
-cudaError_t fy_load_forward(void) {
-    cudaError_t error =
-        cudaFuncSetAttribute(fy_forward_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, FY_SHARED_BYTES);
-    if (error != cudaSuccess) return error;
-    return cudaFuncSetAttribute(fy_forward_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, FY_SHARED_BYTES);
-}
+cudaError_t fy_load_forward(void) { return fy_load_forward_as<0>(); }
 }

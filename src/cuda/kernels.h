@@ -18,6 +18,10 @@ cudaError_t fy_load_forward(void);
 cudaError_t fy_launch_maps(CUtensorMap *to, const CUtensorMap *maps, int count, cudaStream_t stream);
 cudaError_t fy_launch_schedule(const fy_gpu_call *c, int sms, cudaStream_t stream);
 cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream);
+/* What those become where c->trace has memory (kernel_forward_trace.cu). */
+cudaError_t fy_load_traced_forward(void);
+cudaError_t fy_launch_traced_schedule(const fy_gpu_call *c, int sms, cudaStream_t stream);
+cudaError_t fy_launch_traced_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream);
 #ifdef __cplusplus
 }
 #endif

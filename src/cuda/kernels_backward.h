@@ -20,6 +20,13 @@ cudaError_t fy_launch_keep(const fy_gpu_call *c, const fy_gpu_context *context, 
 cudaError_t fy_launch_backward_schedule(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks,
                                         cudaStream_t stream);
 cudaError_t fy_launch_backward(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, cudaStream_t stream);
+/* What those become where c->trace has memory (kernel_backward_trace.cu). */
+cudaError_t fy_load_traced_backward(void);
+cudaError_t fy_launch_traced_keep(const fy_gpu_call *c, const fy_gpu_context *context, fy_gpu_backward_state *state,
+                                  int blocks, cudaStream_t stream);
+cudaError_t fy_launch_traced_backward_schedule(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks,
+                                               cudaStream_t stream);
+cudaError_t fy_launch_traced_backward(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, cudaStream_t stream);
 #ifdef __cplusplus
 }
 #endif

@@ -41,6 +41,7 @@ int64_t fy_gpu_lay_backward(const fy_shape *s, uint8_t *base, fy_gpu_backward_ta
     FY_GPU_PART(t, remade, s->max_blocks + shared / FY_BLOCK_ROWS + FY_TILE_BLOCKS);
     FY_GPU_PART(t, ready, segments);
     FY_GPU_PART(t, gathered, segments);
+    FY_GPU_PART(t, written, local);
     FY_GPU_PART(t, open, macrobatches > 1 ? weight_tiles(s) * FY_TILE_M * FY_TILE_N : 0);
     FY_GPU_PART(t, turn, weight_tiles(s));
     FY_GPU_PART(t, weight_map, 3 * local);

@@ -13,7 +13,7 @@
 #define FERRY_CUDA_ROLE_CHOOSE_CUH
 
 #include "cuda/block_backward.cuh"
-#include "cuda/wait.cuh"
+#include "cuda/trace.cuh"
 
 enum { FY_PULLED_ALL = 2 * FY_BLOCK_ROWS }; /* rows and their weights */
 
@@ -122,7 +122,7 @@ FY_DEVICE fy_task fy_take_task(const fy_gpu_call &c, const fy_gpu_backward &b, f
 FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t,
                                 fy_task_cursor &cursor, bool ringed) {
     auto await = [&](const uint32_t *flag, uint32_t target, int site) {
-        return fy_await<false>(c, flag, target, site, c.rank, c.progress_timeout_ns);
+        return fy_await_between(c, flag, target, site, fy_rows_of(t));
     };
     int inner = fy_inner_of(c, t.shared);
     uint32_t columns = fy_parts(inner, FY_TILE_N);

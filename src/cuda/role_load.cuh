@@ -14,7 +14,7 @@
 
 #include "cuda/block.cuh"
 #include "cuda/prim_copy.cuh"
-#include "cuda/wait.cuh"
+#include "cuda/trace.cuh"
 
 typedef struct fy_ticket_cursor {
     fy_gpu_unit unit;
@@ -87,6 +87,9 @@ FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_ticket_cursor &cursor
     return fy_describe(c, cursor.unit, ticket);
 }
 
+/* The first block of rows, for a trace; -1: tokens of the shared expert. */
+FY_DEVICE int fy_rows_of(const fy_work &w) { return fy_is_shared(w.kind) ? -1 : w.counter; }
+
 /* Until the tile can run from begin to end without anyone else. */
 FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w) {
     int inner = fy_is_shared(w.kind) ? c.shared : c.intermediate;
@@ -97,12 +100,12 @@ FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w) {
     for (int b = 0; b < used && ok; b++) {
         if (w.kind == FY_MAKE) {
             uint32_t rows = min(w.rows - b * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS);
-            ok = fy_await<false>(c, &c.table.pulled[w.counter + b], rows, FY_AT_PULLED, c.rank, c.progress_timeout_ns);
+            ok = fy_await_between(c, &c.table.pulled[w.counter + b], rows, FY_AT_PULLED, w.counter);
             int before = w.counter + b + c.ring_blocks;
             if (ok && before < c.table.state->blocks)
-                ok = fy_await<false>(c, &c.table.sent[before], pieces, FY_AT_MADE_SPACE, c.rank, c.progress_timeout_ns);
+                ok = fy_await_between(c, &c.table.sent[before], pieces, FY_AT_MADE_SPACE, w.counter);
         } else if (!fy_is_make(w.kind)) {
-            ok = fy_await<false>(c, &c.table.made[w.counter + b], columns, FY_AT_MADE, c.rank, c.progress_timeout_ns);
+            ok = fy_await_between(c, &c.table.made[w.counter + b], columns, FY_AT_MADE, fy_rows_of(w));
         }
     }
     return ok;
@@ -152,6 +155,7 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
         }
         int row = w.load_row, column = w.column * (make ? FY_HALF_N : FY_TILE_N);
         int depth = w.depth;
+        fy_trace_begin(0, fy_rows_of(w));
         for (int k = 0; k < depth; k++) {
             if (k > 0) fy_barrier_wait(&block->empty[stage], parity ^ 1);
             uint64_t *full = &block->full[stage];
@@ -168,6 +172,7 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
             /* The next ticket, while the stages are full. */
             if (k == min(depth, (int)FY_STAGES) - 1) w = fy_take_product(c, cursor);
         }
+        fy_trace_end(0, FY_MARK_FEED);
         number++;
     }
 }

@@ -12,6 +12,7 @@
 
 #include "cuda/block_backward.cuh"
 #include "cuda/prim_copy.cuh"
+#include "cuda/trace.cuh"
 
 /* The next stage to fill. */
 typedef struct fy_feed {
@@ -172,7 +173,9 @@ FY_DEVICE void fy_feed_task(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backw
 FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared) {
     fy_feed f = {fy_backward_block_of(shared), shared, 0, 0};
     for (int number = 0;; number++) {
+        fy_trace_begin(0, -1);
         fy_barrier_wait(&f.block->chosen[number & 1], number / 2 & 1);
+        fy_trace_end(0, FY_MARK_CHOICE);
         fy_fence_async();
         const fy_task &t = f.block->task[number % FY_WORKS];
         fy_feed_open(f);
@@ -182,7 +185,9 @@ FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward
             return;
         }
         fy_barrier_arrive(&f.block->begun[number & 1]);
+        fy_trace_begin(0, fy_rows_of(t));
         fy_feed_task(f, c, b, t);
+        fy_trace_end(0, FY_MARK_FEED);
     }
 }
 

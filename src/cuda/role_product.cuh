@@ -16,6 +16,7 @@
 #include "cuda/prim_wgmma.cuh"
 #include "cuda/role_push.cuh"
 #include "cuda/swiglu.cuh"
+#include "cuda/trace.cuh"
 
 /* A signal held back. kind FY_END: none. */
 typedef struct fy_signal {
@@ -94,7 +95,9 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
     for (int number = 0;; number++) {
         if (!fy_barrier_test(&block->full[stage], parity)) {
             if (held.kind != FY_END) fy_send_signal(c, held, thread);
+            fy_trace_begin(0, -1);
             fy_barrier_wait(&block->full[stage], parity);
+            fy_trace_end(0, FY_MARK_OPERANDS);
         }
         const fy_work w = block->work[number % FY_WORKS];
         if (w.kind == FY_END) break;
@@ -115,7 +118,8 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         }
         uint16_t *target = nullptr;
         if (!fy_is_make(w.kind)) target = fy_push_target(c, w, group, warp, lane);
-        int last = -1, send_at = min(2, w.depth - 1);
+        int last = -1, send_at = min(2, w.depth - 1), rows_of = fy_is_shared(w.kind) ? -1 : w.counter;
+        fy_trace_begin(0, rows_of);
         for (int k = 0; k < w.depth; k++) {
             fy_barrier_wait(&block->full[stage], parity);
             uint64_t a = fy_operand_descriptor(fy_stage_a(shared, stage) + group * (FY_A_BYTES / 2));
@@ -137,6 +141,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         }
         fy_product_wait<0>();
         if (thread == 0) fy_barrier_arrive(&block->empty[last]);
+        fy_trace_next(fy_is_make(w.kind) ? FY_MARK_GATE_UP : FY_MARK_DOWN, rows_of);
         if (fy_is_make(w.kind)) {
             if (KEEP && (w.kind == FY_MAKE || c.context_blocks > 0)) fy_keep_gate_up(c, acc, w, buffer, group, thread);
             fy_store_h(c, acc, w, buffer, group, thread);
@@ -146,6 +151,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
             fy_group_sync(group + 1);
             fy_push_rows(c, acc, w, buffer + warp * FY_WARP_BYTES, target, lane);
         }
+        fy_trace_end(0, fy_is_make(w.kind) ? FY_MARK_STORE_H : FY_MARK_PUSH);
         held.kind = w.kind;
         held.counter = w.counter + group;
         held.row = w.row + group * FY_BLOCK_ROWS;

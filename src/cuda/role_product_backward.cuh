@@ -14,8 +14,10 @@
 
 #include "cuda/role_dx.cuh"
 #include "cuda/role_wgrad.cuh"
+#include "cuda/trace.cuh"
 
-/* Sends what the warp holds back, if anything. */
+/* Sends what the warp holds back, if anything. READY: the caller wants to know when an expert's gradients are there. */
+template <bool READY>
 FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared) {
     int thread = threadIdx.x & 127;
     fy_backward_signal *held = &fy_backward_block_of(shared)->held[threadIdx.x / 32 - 4];
@@ -29,7 +31,9 @@ FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backwa
     } else if (thread == 0) {
         fy_store_wait_written();
         fy_fence_async();
-        if (kind == FY_REMAKE) {
+        if (READY && kind == FY_WEIGHT) {
+            fy_weight_signal(b, s.row);
+        } else if (kind == FY_REMAKE) {
             fy_add_release_gpu(&b.table.remade[counter], 1);
         } else {
             fy_add_release_gpu(&c.table.made[counter], 1);
@@ -38,8 +42,17 @@ FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backwa
     }
 }
 
+/* What the warp's next fy_send_backward_signal sends. */
+FY_DEVICE void fy_hold_back(uint8_t *shared, int kind, int row, int rows) {
+    if (threadIdx.x % 32 == 0) {
+        fy_backward_signal s = {kind, row, rows};
+        fy_backward_block_of(shared)->held[threadIdx.x / 32 - 4] = s;
+    }
+    __syncwarp();
+}
+
 /* `steps` stages of operands into the accumulators; the first one adds to what is there if `add`. */
-template <int A_TURNED, int B_TURNED>
+template <int A_TURNED, int B_TURNED, bool READY>
 FY_DEVICE void fy_multiply(const fy_gpu_call &c, const fy_gpu_backward &b, float (&acc)[128], uint8_t *shared,
                            fy_stage &stage, int group, int thread, int steps, int add) {
     const int a_step = A_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP,
@@ -57,7 +70,7 @@ FY_DEVICE void fy_multiply(const fy_gpu_call &c, const fy_gpu_backward &b, float
             fy_product_step_turned<A_TURNED, B_TURNED>(acc, a + part * a_step, w + part * b_step,
                                                        (k | part | add) != 0);
         fy_product_commit();
-        if (k == send_at) fy_send_backward_signal(c, b, shared);
+        if (k == send_at) fy_send_backward_signal<READY>(c, b, shared);
         if (last >= 0) {
             fy_product_wait<1>();
             if (thread == 0) fy_barrier_arrive(&block->empty[last]);
@@ -81,6 +94,7 @@ FY_DEVICE void fy_pass_stages(uint8_t *shared, fy_stage &stage, int group, int t
     }
 }
 
+template <bool READY>
 FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared, int group) {
     fy_backward_block *block = fy_backward_block_of(shared);
     int thread = threadIdx.x & 127, warp = thread / 32, lane = thread & 31;
@@ -91,8 +105,10 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
     __syncwarp();
     for (;;) {
         if (!fy_barrier_test(&block->full[stage.index], stage.parity)) {
-            fy_send_backward_signal(c, b, shared);
+            fy_send_backward_signal<READY>(c, b, shared);
+            fy_trace_begin(0, -1);
             fy_barrier_wait(&block->full[stage.index], stage.parity);
+            fy_trace_end(0, FY_MARK_OPERANDS);
         }
         const fy_task &t = block->task[block->first[stage.index]];
         if (t.kind == FY_LAST) break;
@@ -100,38 +116,46 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
         int products = kind == FY_DX ? 2 * t.depth : t.depth;
         if (t.rows <= group * FY_BLOCK_ROWS) {
             fy_pass_stages(shared, stage, group, thread, products + (kind == FY_GRAD ? FY_GRAD_STEPS : 0));
-            fy_send_backward_signal(c, b, shared);
+            fy_send_backward_signal<READY>(c, b, shared);
             continue;
         }
+        fy_trace_begin(0, fy_rows_of(t));
         /* Each kind has its whole way to itself: joined ones make the compiler move accumulators between products. */
         if (kind == FY_WEIGHT) {
             if (products == 0) {
                 fy_pass_stages(shared, stage, group, thread, 1);
                 fy_store_no_weight(c, b, t, buffer, group, thread);
             } else if (!t.resumes) {
-                fy_multiply<1, 1>(c, b, acc, shared, stage, group, thread, products, 0);
+                fy_multiply<1, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
+                fy_trace_next(FY_MARK_WEIGHT, fy_rows_of(t));
                 fy_store_weight(c, b, acc, t, buffer, &block->old[group], group);
             } else {
                 fy_resume_sums(b, acc, t, group, thread);
-                fy_multiply<1, 1>(c, b, acc, shared, stage, group, thread, products, 1);
+                fy_multiply<1, 1, READY>(c, b, acc, shared, stage, group, thread, products, 1);
+                fy_trace_next(FY_MARK_WEIGHT, fy_rows_of(t));
                 fy_store_weight(c, b, acc, t, buffer, &block->old[group], group);
             }
+            fy_trace_end(0, FY_MARK_STORE_WEIGHT);
+            if (READY && b.ready && t.closes && !t.shared) fy_hold_back(shared, t.kind, t.matrix, 0);
             continue;
         }
         if (kind == FY_REMAKE) {
-            fy_multiply<0, 0>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_multiply<0, 0, READY>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_trace_next(FY_MARK_REMAKE, fy_rows_of(t));
             fy_store_gate_up(c, b, acc, t, buffer, group);
         } else if (kind == FY_GRAD) {
             const float *weights = b.table.weight_ring + t.load_row + group * FY_BLOCK_ROWS + warp * 16;
             float weight = t.shared ? 1.0f : __ldcg(weights + (lane & 15));
-            fy_multiply<0, 1>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_multiply<0, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_trace_next(FY_MARK_GRAD, fy_rows_of(t));
             if (c.limit < 3e38f)
                 fy_store_gradient<true>(c, b, acc, t, shared, stage, group, weight);
             else
                 fy_store_gradient<false>(c, b, acc, t, shared, stage, group, weight);
         } else {
             uint16_t *target = fy_dx_target(c, t, group, warp, lane);
-            fy_multiply<0, 1>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_multiply<0, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_trace_next(FY_MARK_DX, fy_rows_of(t));
             /* The buffer may still be read by the copy engine from another kind of tile. */
             if (thread == 0) fy_store_wait_read<0>();
             fy_group_sync(group + 1);
@@ -141,6 +165,8 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             fy_push_rows(c, acc, w, buffer + again / 32 * FY_WARP_BYTES, target, again & 31);
             if (t.column == 0 && !t.shared) fy_push_dweights(c, b, t, group, warp, lane);
         }
+        int stored = kind == FY_REMAKE ? FY_MARK_STORE_G_U : kind == FY_GRAD ? FY_MARK_STORE_GRAD : FY_MARK_PUSH;
+        fy_trace_end(0, stored);
         if (lane == 0) {
             fy_backward_signal s = {t.kind, t.row + group * FY_BLOCK_ROWS,
                                     min(t.rows - group * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS)};
@@ -148,7 +174,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
         }
         __syncwarp();
     }
-    fy_send_backward_signal(c, b, shared);
+    fy_send_backward_signal<READY>(c, b, shared);
     if (thread == 0) fy_store_wait_written();
 }
 

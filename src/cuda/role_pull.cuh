@@ -14,8 +14,7 @@
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
 #define FERRY_CUDA_ROLE_PULL_CUH
 
-#include "cuda/block.cuh"
-#include "cuda/wait.cuh"
+#include "cuda/trace.cuh"
 
 /* The ring row of a padded row is free once the macrobatch walked before has read it. */
 FY_DEVICE bool fy_wait_for_ring(const fy_gpu_call &c, int row) {
@@ -28,7 +27,7 @@ FY_DEVICE bool fy_wait_for_ring(const fy_gpu_call &c, int row) {
 /* One token row to the ring rows, or with a context the rows saved there, of the lanes in `wanted`. */
 template <bool KEEP>
 FY_DEVICE void fy_pull_row(const fy_gpu_call &c, const uint4 *from, uint32_t wanted, int row, int lane) {
-    const int batch = 8;
+    const int batch = FY_TRACE ? 6 : 8; /* a trace takes registers */
     int row16 = c.hidden / 8;
     bool saved = KEEP && row / FY_BLOCK_ROWS < c.context_blocks;
     int place = saved ? row : row % (c.ring_blocks * FY_BLOCK_ROWS);
@@ -69,6 +68,7 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
     int4 tile = *(const int4 *)&c.table.tile[ticket / per_tile];
     int first = ticket % per_tile * ROWS, row = tile.y + first, rows = min(tile.z - first, ROWS);
     if (rows <= 0) return true;
+    fy_trace_begin(0, row / FY_BLOCK_ROWS);
     int2 source = make_int2(0, 0);
     if (lane < rows) source = *(const int2 *)&c.table.source[row + lane];
     /* Which of the rows are their tokens' first: the looks are all on their way at once. */
@@ -88,7 +88,10 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
         int r = __ffs(due) - 1;
         int rank = __shfl_sync(0xffffffffu, source.x, r), slot = __shfl_sync(0xffffffffu, source.y, r);
         int mine = fan_out ? fy_row_along(c, rank, slot, row, lane) : lane == 0 ? row + r : -1;
-        if (!__all_sync(0xffffffffu, mine < 0 || fy_wait_for_ring(c, mine))) return false;
+        fy_trace_begin(1, row / FY_BLOCK_ROWS);
+        bool room = __all_sync(0xffffffffu, mine < 0 || fy_wait_for_ring(c, mine));
+        fy_trace_end(1, FY_AT_PULL_SPACE);
+        if (!room) return false;
         int64_t token = slot / c.slots;
         const uint4 *x = c.staged ? (const uint4 *)(c.peer[rank] + c.at.x) + token * (c.hidden / 8)
                                   : (const uint4 *)(c.x + token * c.x_stride);
@@ -99,6 +102,7 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
         fy_fence_gpu();
         if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], 1);
     }
+    fy_trace_end(0, FY_MARK_PULL);
     return true;
 }
 

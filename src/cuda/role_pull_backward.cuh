@@ -17,7 +17,7 @@
 #define FERRY_CUDA_ROLE_PULL_BACKWARD_CUH
 
 #include "cuda/block_backward.cuh"
-#include "cuda/wait.cuh"
+#include "cuda/trace.cuh"
 
 /* The ring rows of a block are free once the macrobatch walked before is done with them. */
 FY_DEVICE bool fy_wait_for_backward_ring(const fy_gpu_call &c, const fy_gpu_backward &b, int block) {
@@ -101,6 +101,7 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
     int4 tile = *(const int4 *)&b.table.tile[tile_number];
     int row = tile.y + first;
     if (first >= (int)fy_round_to_blocks(tile.z)) return true;
+    fy_trace_begin(0, row / FY_BLOCK_ROWS);
     int rows = max(0, min(tile.z - first, count));
     int2 source = make_int2(0, 0);
     if (lane < rows) source = *(const int2 *)&c.table.source[row + lane];
@@ -122,14 +123,20 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
                 if (__any_sync(0xffffffffu, along[i] >= 0 && along[i] < row + r0 + i)) due &= ~(1u << (r0 + i));
         }
     }
-    if (!__all_sync(0xffffffffu, lane > 0 || fy_wait_for_backward_ring(c, b, row / FY_BLOCK_ROWS))) return false;
+    fy_trace_begin(1, row / FY_BLOCK_ROWS);
+    bool room = __all_sync(0xffffffffu, lane > 0 || fy_wait_for_backward_ring(c, b, row / FY_BLOCK_ROWS));
+    fy_trace_end(1, FY_AT_BACKWARD_SPACE);
+    if (!room) return false;
     fy_pull_weights(c, b, row, rows, count, source, lane);
 #pragma unroll 1
     for (; due; due &= due - 1) {
         int r = __ffs(due) - 1, row16 = c.hidden / 8;
         int rank = __shfl_sync(0xffffffffu, source.x, r), slot = __shfl_sync(0xffffffffu, source.y, r);
         int mine = fan_out ? fy_row_of_slot(c, b, rank, slot, row, lane) : lane == 0 ? row + r : -1;
-        if (!__all_sync(0xffffffffu, mine < 0 || fy_wait_for_backward_ring(c, b, mine / FY_BLOCK_ROWS))) return false;
+        fy_trace_begin(1, row / FY_BLOCK_ROWS);
+        room = __all_sync(0xffffffffu, mine < 0 || fy_wait_for_backward_ring(c, b, mine / FY_BLOCK_ROWS));
+        fy_trace_end(1, FY_AT_BACKWARD_SPACE);
+        if (!room) return false;
         int ring_row = mine % (c.ring_blocks * FY_BLOCK_ROWS);
 #pragma unroll 1
         for (int x = 0; x < 2; x++) { /* dout, then x where it is missing */
@@ -149,6 +156,7 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
         fy_fence_gpu();
         if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], 1);
     }
+    fy_trace_end(0, FY_MARK_PULL);
     return true;
 }
 

@@ -12,7 +12,7 @@
 #ifndef FERRY_CUDA_ROLE_SCHEDULE_CUH
 #define FERRY_CUDA_ROLE_SCHEDULE_CUH
 
-#include "cuda/wait.cuh"
+#include "cuda/trace.cuh"
 #include "ferry/ferry.h"
 #include "rules/place.h"
 #include "rules/tile.h"
@@ -329,12 +329,15 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     fy_gpu_state *state = c.table.state;
     uint32_t call = state->calls + 1;
     if (threadIdx.x == 0) carry_blocks = carry_tiles = carry_rows = failed = 0;
+    fy_trace_launch_begin(c, FY_LAUNCH_WAIT);
     __syncthreads();
     if (threadIdx.x < c.ranks) {
         const uint32_t *flag = fy_symmetric_at<uint32_t>(c, c.rank, c.at.flag) + threadIdx.x;
         if (!fy_await<true>(c, flag, call, FY_AT_ENTER, threadIdx.x, c.enter_timeout_ns)) failed = 1;
     }
     __syncthreads();
+    fy_trace_launch_end(c, FY_LAUNCH_WAIT);
+    fy_trace_launch_begin(c, FY_LAUNCH_LAY);
     if (threadIdx.x == 0) {
         if (!failed && fy_check_headers(c, call)) failed = 1;
         state->skip = failed;
@@ -397,6 +400,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         page->blocks = blocks;
     }
     fy_count_traffic(c, call);
+    fy_trace_launch_end(c, FY_LAUNCH_LAY);
 }
 
 FY_DEVICE void fy_place_role(const fy_gpu_call &c) {

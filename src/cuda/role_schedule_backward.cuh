@@ -90,6 +90,7 @@ FY_DEVICE void fy_stage_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
         c.table.made[i] = c.table.sent[i] = b.table.remade[i] = 0;
     for (int64_t i = s.first; i < c.local_experts + kept.macrobatches + 1; i += s.step)
         b.table.ready[i] = b.table.gathered[i] = 0;
+    for (int64_t i = s.first; i < c.local_experts; i += s.step) b.table.written[i] = 0;
     if (kept.macrobatches > 1)
         for (int64_t i = s.first; i < b.weight_tickets[0]; i += s.step) b.table.turn[i] = 0;
     __shared__ uint32_t last;
@@ -271,6 +272,7 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     const fy_gpu_kept kept = *b.context.kept;
     uint32_t call = state->calls + 1;
     if (threadIdx.x == 0) failed = 0;
+    fy_trace_launch_begin(c, FY_LAUNCH_ENTER);
     __syncthreads();
     if (threadIdx.x < c.ranks) {
         const uint32_t *flag = fy_symmetric_at<uint32_t>(c, c.rank, c.at.flag) + threadIdx.x;
@@ -286,6 +288,8 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     }
     bool ringed = b.table.state->ring_call == kept.call;
     __syncthreads();
+    fy_trace_launch_end(c, FY_LAUNCH_ENTER);
+    fy_trace_launch_begin(c, FY_LAUNCH_LIST);
     if (threadIdx.x == 0) {
         state->skip = failed;
         state->calls = call;
@@ -312,10 +316,15 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
         bool none = l < c.local_experts && c.table.first_block[l] == c.table.first_block[l + 1];
         empty += __syncthreads_count(none);
     }
+    /* No gradients are wanted: they are there. */
+    if (b.ready && b.weight_tickets[0] == 0)
+        for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x)
+            fy_store_release_sys(b.ready + l, b.ready_value);
     if (threadIdx.x == 0) {
         fy_list_backward(c, b, kept, segments, empty, ringed);
         fy_report_backward(c, b, kept, again);
     }
+    fy_trace_launch_end(c, FY_LAUNCH_LIST);
 }
 
 #endif

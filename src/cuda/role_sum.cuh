@@ -14,6 +14,7 @@
 
 #include "cuda/prim_matrix.cuh"
 #include "cuda/role_schedule.cuh"
+#include "cuda/trace.cuh"
 
 FY_DEVICE void fy_add_weighted(float (&acc)[8], const uint4 &row, float weight) {
     const uint32_t part[4] = {row.x, row.y, row.z, row.w};
@@ -155,6 +156,7 @@ FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
     int units = state->tokens * parts, windows = (units + 1023) / 1024;
     int turn = threadIdx.x / 32 * 11 + blockIdx.x * 5, window = windows > 0 ? turn % windows : 0, idle = 0;
     uint64_t start = fy_now();
+    fy_trace_begin(0, -1);
     while (__any_sync(0xffffffffu, (int)fy_load_relaxed(&state->claimed) < units)) {
         uint32_t open = fy_open_groups(c, window * 32, units, lane);
         uint32_t mine = 0;
@@ -166,7 +168,9 @@ FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
             mine = fy_claim(c, group, units, parts, turn & 31, lane);
         }
         if (mine) {
+            fy_trace_next(FY_MARK_TOKENS, -1);
             fy_sum_units<BATCH, CHUNKS>(c, group * 32, mine, parts, lane);
+            fy_trace_next(FY_MARK_SUM, -1);
             idle = 0;
             start = fy_now();
             continue;
@@ -176,6 +180,7 @@ FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
         if (++idle % 64 == 0 && fy_sum_gives_up(c, start, units, lane)) return;
         __nanosleep(idle < 4 ? 256 : 4096);
     }
+    fy_trace_end(0, FY_MARK_TOKENS);
 }
 
 #endif

@@ -13,7 +13,7 @@
 
 #include "cuda/backward.h"
 #include "cuda/prim_matrix.cuh"
-#include "cuda/wait.cuh"
+#include "cuda/trace.cuh"
 
 FY_DEVICE void fy_add_row(float (&acc)[8], const uint4 &row) {
     const uint32_t part[4] = {row.x, row.y, row.z, row.w};
@@ -80,9 +80,13 @@ FY_DEVICE void fy_sum_backward_role(const fy_gpu_call &c, const fy_gpu_backward 
         for (int k = lane; k < c.slots; k += 32) expected += expert[k] >= 0;
         expected = __reduce_add_sync(0xffffffffu, expected) + (c.shared > 0);
         bool ok = true;
+        fy_trace_begin(0, -1);
         if (lane == 0) ok = fy_await<true>(c, arrived + token, expected, FY_AT_ARRIVED, -1, c.progress_timeout_ns);
+        fy_trace_end(0, FY_AT_ARRIVED);
         if (!__all_sync(0xffffffffu, ok)) return;
+        fy_trace_begin(0, -1);
         fy_sum_dx(c, b, token, expert, lane);
+        fy_trace_end(0, FY_MARK_SUM);
     }
 }
 

@@ -5,7 +5,9 @@
  * of the expert goes on.
  * Reads: accumulators; open sums; a BF16 gradient that is added to.  Writes: the caller's gradient, or open sums.
  * Waits on: old: its own loads.
- * Publishes: gathered[segment] and turn[tile], once for each warpgroup: rows and open sums are read, open sums stored.
+ * Publishes: gathered[segment] and turn[tile], once for each warpgroup: rows and open sums are read, open sums stored;
+ *            where the caller wants to know, written[expert] when a tile's stores are complete, and with the last one
+ *            the caller's ready[expert].
  * Registers: within the consumers' 216, beside 128 accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_WGRAD_CUH
@@ -140,6 +142,14 @@ FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, c
         if (t.resumes || !t.closes) fy_add_release_gpu(&b.table.turn[t.open], 1);
         fy_add_release_gpu(&b.table.gathered[t.segment], 1);
     }
+}
+
+/* A warpgroup's stores to a gradient of `expert` are complete: whoever completes the expert tells the caller. */
+FY_DEVICE void fy_weight_signal(const fy_gpu_backward &b, int expert) {
+    uint32_t all = 2 * (uint32_t)b.weight_tickets[0];
+    if (fy_fetch_add_acq_rel_gpu(&b.table.written[expert], 1) + 1 != all) return;
+    fy_fence_sys();
+    fy_store_release_sys(b.ready + expert, b.ready_value);
 }
 
 /* The gradient of an expert without rows: zeros, or what is there. */

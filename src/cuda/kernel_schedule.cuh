@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The launches of a forward's schedule; as they are, and with FY_TRACE. */
+#ifndef FERRY_CUDA_KERNEL_SCHEDULE_CUH
+#define FERRY_CUDA_KERNEL_SCHEDULE_CUH
+
+#include "cuda/launch.cuh"
+#include "cuda/role_schedule.cuh"
+
+template <int TRACE>
+__global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constant__ fy_gpu_call c) {
+    extern __shared__ int32_t histogram[];
+    fy_trace_launch_begin(c, FY_LAUNCH_COUNT);
+    fy_count_role(c, histogram);
+    fy_trace_launch_end(c, FY_LAUNCH_COUNT);
+}
+
+template <int TRACE>
+__global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c) {
+    extern __shared__ __align__(16) int32_t memory[];
+    cudaGridDependencySynchronize();
+    fy_trace_launch_begin(c, FY_LAUNCH_RANK);
+    fy_rank_role(c, memory + FY_CHUNK, memory);
+    fy_trace_launch_end(c, FY_LAUNCH_RANK);
+}
+
+template <int TRACE>
+__global__ void __launch_bounds__(1024) fy_wait_kernel(const __grid_constant__ fy_gpu_call c) {
+    cudaGridDependencySynchronize();
+    fy_wait_role(c);
+}
+
+template <int TRACE>
+__global__ void __launch_bounds__(256) fy_place_kernel(const __grid_constant__ fy_gpu_call c) {
+    cudaGridDependencySynchronize();
+    fy_trace_launch_begin(c, FY_LAUNCH_PLACE);
+    fy_place_role(c);
+    fy_trace_launch_end(c, FY_LAUNCH_PLACE);
+}
+
+template <int TRACE>
+static cudaError_t fy_launch_schedule_as(const fy_gpu_call *c, int sms, cudaStream_t stream) {
+    int chunks = (int)fy_divide_up((int64_t)c->max_tokens * c->slots, FY_CHUNK);
+    if (chunks < 1) chunks = 1;
+    size_t experts = (size_t)c->experts * sizeof(int32_t);
+    fy_count_kernel<TRACE><<<2 * sms, FY_CHUNK, experts, stream>>>(*c);
+    cudaError_t error = cudaGetLastError();
+    if (error == cudaSuccess)
+        error =
+            fy_launch_next(fy_rank_kernel<TRACE>, chunks, FY_CHUNK, experts + FY_CHUNK * sizeof(int32_t), stream, c);
+    if (error == cudaSuccess) error = fy_launch_next(fy_wait_kernel<TRACE>, 1, 1024, 0, stream, c);
+    if (error == cudaSuccess) error = fy_launch_next(fy_place_kernel<TRACE>, sms, 256, 0, stream, c);
+    return error;
+}
+
+/* Lazily loaded kernels are loaded when first asked about: loading in a call could wait for one that runs. */
+template <int TRACE>
+static cudaError_t fy_load_schedule_as(void) {
+    cudaFuncAttributes a;
+    const void *kernels[] = {(const void *)fy_count_kernel<TRACE>, (const void *)fy_rank_kernel<TRACE>,
+                             (const void *)fy_wait_kernel<TRACE>, (const void *)fy_place_kernel<TRACE>};
+    for (const void *k : kernels) {
+        cudaError_t error = cudaFuncGetAttributes(&a, k);
+        if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+}
+
+#endif
