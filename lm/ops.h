@@ -33,7 +33,9 @@ typedef struct lm_ops {
     void *(*stream)(void);        /* for Ferry's calls */
     void *(*alloc)(size_t bytes); /* zeroed, aligned to 64 bytes; NULL when there is none */
     void (*free)(void *memory);
-    int (*wait)(void);                                      /* until all work is done. 0, or -1 with lm_error() */
+    /* Until all work is done; 0, or -1 with lm_error(). With several ranks none runs more than a step ahead: a GPU that
+     * holds too many calls stops the caller, and perhaps a rank beside it that it waits for. */
+    int (*wait)(void);
     int (*get)(void *host, const void *from, size_t bytes); /* waits. 0, or -1 with lm_error() */
     void (*put)(void *to, const void *host, size_t bytes);  /* the host's bytes may change when it returns */
     void (*copy)(void *to, const void *from, size_t bytes);

@@ -33,6 +33,7 @@ int lm_sample(lm_model *model, const unsigned char *prompt, int64_t prompt_lengt
     if (!bad) memcpy(window, prompt + prompt_length - known, (size_t)known);
     for (int64_t i = 0; i < count && !bad; i++) {
         bad = lm_forward(model, windows, model->rank == 0 ? 1 : 0, 0);
+        if (!bad) bad = model->ops->wait();
         if (bad || model->rank != 0) continue;
         bad = model->ops->get(logits, lm_logits(model, 0) + (known - 1) * LM_BYTES, LM_BYTES * sizeof *logits);
         if (bad) break;

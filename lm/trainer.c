@@ -45,6 +45,7 @@ void lm_trainer_destroy(lm_trainer *trainer) {
     if (!trainer) return;
     if (trainer->model) {
         const lm_ops *ops = trainer->model->ops;
+        ops->wait(); /* letting go of memory waits for the whole GPU, and must not hold up what a peer waits for */
         lm_exchange_destroy(trainer);
         ops->free(trainer->load);
         ops->free(trainer->totals);
@@ -157,6 +158,7 @@ int lm_trainer_evaluate(lm_trainer *trainer, int64_t windows, double *loss) {
         LM_TRY(lm_forward(model, trainer->windows, model->local_sequences, 0));
         lm_loss(model, trainer->windows, model->local_sequences, 0, NULL, lm_exchange_sums(trainer, 0),
                 lm_exchange_stride(trainer));
+        LM_TRY(model->ops->wait());
     }
     LM_TRY(lm_exchange_totals(trainer));
     LM_TRY(model->ops->get(loss, trainer->totals, sizeof *loss));

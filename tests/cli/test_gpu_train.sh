@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+# `ferry train --backend cuda`: losses beside the CPU's; the same bytes from any ranks, as threads and as processes;
+# checkpoints that go on there and back. Without a GPU it is skipped; test_gpu_run.sh has the sentence.
+. tests/cli/lib.sh
+
+"$FERRY" info --json >"$work/info" || problem "ferry info"
+gpus=$(grep -o '"compute_capability"' "$work/info" | wc -l)
+if grep -q '"cuda":false' "$work/info" || [ "$gpus" -eq 0 ]; then
+    echo "no GPU, or no CUDA backend in this build"
+    exit 77
+fi
+
+# train NAME OPTIONS...: its lines in $work/NAME.json, its checkpoint in $work/NAME.safetensors.
+train() {
+    name=$1
+    shift
+    expect 0 "$FERRY" train --json --save "$work/$name.safetensors" "$@"
+    silent err
+    cp "$work/out" "$work/$name.json"
+}
+
+# The field of the lines of an event.
+field() { sed -n "s/.*\"event\": *\"$2\".*\"$3\": *\([-0-9.e]*\).*/\1/p" "$work/$1.json"; }
+
+same() { cmp -s "$work/$1.safetensors" "$work/$2.safetensors" || problem "the checkpoints of $1 and $2 differ"; }
+
+# near A B: the losses of all their steps, and the held-out losses, within a hundredth.
+near() {
+    for what in "progress loss" "end held_out_loss"; do
+        # shellcheck disable=SC2086
+        field "$1" $what >"$work/a"
+        # shellcheck disable=SC2086
+        field "$2" $what >"$work/b"
+        [ -s "$work/a" ] || problem "$1: no $what"
+        paste "$work/a" "$work/b" | awk '!(($1 - $2) ^ 2 < (0.01 * $1) ^ 2) {exit 1}' ||
+            problem "$1 and $2: $what: $(paste "$work/a" "$work/b")"
+    done
+}
+
+train cpu --steps 20 --ranks 2
+train gpu --backend cuda --steps 20 --ranks 1 --record-routing "$work/routing.safetensors" --sample 20
+near cpu gpu
+grep -q '"event": *"sample"' "$work/gpu.json" || problem "no sample"
+expect 0 "$FERRY" plan --routing "$work/routing.safetensors" --shape 128,128,8,2,2048
+for ranks in 2 4; do
+    train ranks$ranks --backend cuda --steps 20 --ranks $ranks
+    same gpu ranks$ranks
+done
+if [ "$gpus" -ge 2 ]; then
+    train processes --backend cuda --steps 20 --ranks 2 --processes
+    same gpu processes
+fi
+
+train half --backend cuda --steps 10 --ranks 2
+train resumed --backend cuda --steps 20 --ranks 1 --resume "$work/half.safetensors"
+same gpu resumed
+train back --steps 20 --resume "$work/half.safetensors"
+train half_cpu --steps 10
+train there --backend cuda --steps 20 --resume "$work/half_cpu.safetensors"
+near back there
+finish
