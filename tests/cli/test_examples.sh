@@ -6,6 +6,7 @@ strict="-std=c99 -pedantic-errors -Wall -Wextra -Werror"
 needs=$(sed -n 's/^Libs.private: //p' "$FERRY_BUILD/ferry.pc")
 for source in examples/*.c; do
     name=$(basename "$source" .c)
+    [ "$name" = mpi ] && continue # test_mpi_example.sh
     # shellcheck disable=SC2086
     expect 0 cc $strict $checkers -Iinclude -o "$work/$name" "$source" "$FERRY_BUILD/libferry.a" $needs
     # shellcheck disable=SC2086
@@ -16,7 +17,7 @@ done
 
 for name in forward forward.shared; do
     expect 0 "$work/$name"
-    grep -Eq '^token 0:( -?[0-9]+\.[0-9]{4}){16}$' "$work/out" || problem "$name: $(cat "$work/out")"
+    grep -Eq '^token 0:( [0-9a-f]{4}){16}$' "$work/out" || problem "$name: $(cat "$work/out")"
     cp "$work/out" "$work/$name.txt"
 done
 cmp -s "$work/forward.txt" "$work/forward.shared.txt" || problem "the two libraries give different results"
