@@ -50,7 +50,7 @@ static ferry_matrices matrices(void *base, int64_t rows, int64_t columns, ferry_
     return (ferry_matrices){.base = base, .expert_stride = rows * columns, .row_stride = columns, .dtype = dtype};
 }
 
-static void fill_forward(bench_rank_state *s) {
+void bench_fill_forward(bench_rank_state *s) {
     const ferry_layer_config *c = &s->job->config;
     int64_t h = c->hidden, i = c->intermediate, size = s->result->plan.local_experts * h * i;
     size_t slots = (size_t)(s->tokens * c->slots);
@@ -69,7 +69,7 @@ static void fill_forward(bench_rank_state *s) {
     f->context = s->context;
 }
 
-static void fill_backward(bench_rank_state *s) {
+void bench_fill_backward(bench_rank_state *s) {
     const ferry_layer_config *c = &s->job->config;
     int64_t h = c->hidden, i = c->intermediate, size = s->result->plan.local_experts * h * i;
     ferry_dtype dtype = s->job->options->grad_bf16 ? FERRY_BF16 : FERRY_F32;
@@ -181,8 +181,8 @@ static int measure(bench_rank_state *s, const ferry_bootstrap *bootstrap) {
         return cli_fail("rank %d: %s", s->rank, s->device.why);
     ferry_status status = create(s, bootstrap);
     if (status) return cli_fail_status(status, "creating the layer");
-    fill_forward(s);
-    if (s->context) fill_backward(s);
+    bench_fill_forward(s);
+    if (s->context) bench_fill_backward(s);
     if (s->device.why[0]) return cli_fail("rank %d: %s", s->rank, s->device.why);
     return gpu ? bench_cuda_repeat(s) : repeat_cpu(s);
 }

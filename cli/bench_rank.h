@@ -26,6 +26,11 @@ typedef struct bench_rank_state {
  * device.why. */
 void *bench_random(bench_rank_state *s, int64_t count, double scale);
 
+/* Arguments with tensors of the device, for the context of the state, where there is one. result->plan has been filled.
+ * What failed is in device.why. */
+void bench_fill_forward(bench_rank_state *s);
+void bench_fill_backward(bench_rank_state *s); /* after the forward's */
+
 /* All repetitions on a GPU. 0, or the exit code after a message. */
 int bench_cuda_repeat(bench_rank_state *s);
 

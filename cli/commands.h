@@ -8,6 +8,7 @@
     X(train, "train a small mixture-of-experts language model on a text")                                              \
     X(run, "run one layer on tensors from a file")                                                                     \
     X(bench, "measure one layer beside the product kernel alone")                                                      \
+    X(tune, "measure what a layer's rules leave open on this machine, and keep the best for layers to use")            \
     X(plan, "say what a layer will hold, move and compute, and how fast a machine could be")                           \
     X(trace, "show what every worker does in a call, as a timeline")                                                   \
     X(check, "test this build on this machine against the reference")                                                  \

@@ -31,7 +31,8 @@
     X(ring_bytes)                                                                                                      \
     X(table_bytes)                                                                                                     \
     X(layer_bytes)                                                                                                     \
-    X(context_bytes)
+    X(context_bytes)                                                                                                   \
+    X(tuned)
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 

@@ -119,6 +119,7 @@ static int plan(plan_job *job) {
     use_tuned(job);
     ferry_status status = plan_count(&job->input, &job->counts);
     if (status) return cli_fail_status(status, "planning the layer");
+    for (int r = 0; r < in->nranks; r++) job->counts.rank[r].plan.tuned = job->tuned;
     code = plan_report(job);
     plan_counts_free(&job->counts);
     return code;

@@ -154,8 +154,10 @@ static ferry_status layer_create(ferry_layer *layer) {
         status = fy_gpu_engine_create(&l->engine, &layer->shape, &knobs, g->device, layer->expert_rank, l->memory.part,
                                       comm->config.enter_timeout_s, comm->config.progress_timeout_s);
         if (status == FERRY_OK) status = fy_gpu_gradient_create(&l->gradient, &l->engine);
+        if (status == FERRY_OK) status = fy_gpu_trace_create(l, comm);
         status = fy_agree(comm, status, "ferry_layer_create: device memory and kernels");
         if (status != FERRY_OK) {
+            fy_gpu_trace_destroy(l);
             fy_gpu_gradient_destroy(&l->gradient);
             fy_gpu_engine_destroy(&l->engine);
             fy_gpu_memory_destroy(comm, &l->memory);
@@ -201,7 +203,9 @@ static void layer_destroy(ferry_layer *layer) {
     while (*link != l) link = &(*link)->next;
     *link = l->next;
     pthread_mutex_unlock(&g->lock);
+    fy_gpu_context_memory_free(l);
     fy_memory_count(&comm->memory, -(l->engine.table_bytes + l->engine.ring_bytes + l->gradient.bytes));
+    fy_gpu_trace_destroy(l);
     fy_gpu_gradient_destroy(&l->gradient);
     fy_gpu_engine_destroy(&l->engine);
     fy_gpu_memory_destroy(comm, &l->memory);
@@ -212,17 +216,12 @@ static void layer_destroy(ferry_layer *layer) {
 /* Everything of a context is in its memory, on the device. */
 static ferry_status context_create(ferry_context *context) {
     ferry_layer *layer = context->layer;
-    size_t bytes = (size_t)layer->plan.context_memory_bytes;
     on_device scope;
     if (!context->owned) return FERRY_OK;
     FY_TRY(enter(fy_gpu_comm_of(layer->comm)->device, &scope));
-    cudaError_t error = cudaMalloc((void **)&context->memory, bytes);
+    ferry_status status = fy_gpu_context_memory_take(layer->state, &context->memory);
     leave(&scope);
-    if (error != cudaSuccess)
-        return fy_fail(FERRY_E_MEMORY, "a context's memory: the device did not give %zu bytes (%s)", bytes,
-                       cudaGetErrorString(error));
-    fy_memory_count(&layer->comm->memory, (int64_t)bytes);
-    return FERRY_OK;
+    return status;
 }
 
 static void context_destroy(ferry_context *context) {
@@ -230,10 +229,8 @@ static void context_destroy(ferry_context *context) {
     on_device scope = {0, 0};
     if (!context->owned) return;
     enter(fy_gpu_comm_of(layer->comm)->device, &scope);
-    settle(fy_gpu_comm_of(layer->comm), layer->state);
-    cudaFree(context->memory);
+    fy_gpu_context_memory_give(layer->state, context->memory);
     leave(&scope);
-    fy_memory_count(&layer->comm->memory, -layer->plan.context_memory_bytes);
 }
 
 /* Calls of one communicator run one after the other, on whatever streams. A capture orders its own. */
@@ -279,12 +276,15 @@ static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args) 
     FY_TRY(fy_fault_status(layer->comm));
     FY_TRY(enter(g->device, &scope));
     ferry_status status = chain_before(g, (cudaStream_t)args->stream, &capturing);
-    if (args->context) args->context->phase = FY_CONTEXT_EMPTY;
+    if (status == FERRY_OK) status = fy_gpu_trace_begin(l, 0, capturing, (cudaStream_t)args->stream);
     if (status == FERRY_OK)
         status = args->context ? fy_gpu_gradient_forward(&l->gradient, args->context->memory, args)
                                : fy_gpu_engine_forward(&l->engine, args);
     if (status == FERRY_OK) status = chain_after(g, (cudaStream_t)args->stream, capturing);
+    if (status == FERRY_OK) status = fy_gpu_trace_tell(l, (cudaStream_t)args->stream);
     leave(&scope);
+    /* A call that was refused before its launches leaves what a context holds. */
+    if (args->context && status == FERRY_E_CUDA) args->context->phase = FY_CONTEXT_EMPTY;
     if (status != FERRY_OK) return status;
     layer->forwards++;
     if (args->context) {
@@ -303,8 +303,10 @@ static ferry_status backward(ferry_layer *layer, const ferry_backward_args *args
     FY_TRY(fy_fault_status(layer->comm));
     FY_TRY(enter(g->device, &scope));
     ferry_status status = chain_before(g, (cudaStream_t)args->stream, &capturing);
+    if (status == FERRY_OK) status = fy_gpu_trace_begin(l, 1, capturing, (cudaStream_t)args->stream);
     if (status == FERRY_OK) status = fy_gpu_gradient_backward(&l->gradient, args->context->memory, args);
     if (status == FERRY_OK) status = chain_after(g, (cudaStream_t)args->stream, capturing);
+    if (status == FERRY_OK) status = fy_gpu_trace_tell(l, (cudaStream_t)args->stream);
     leave(&scope);
     if (status != FERRY_OK) return status;
     return pending_report(layer);

@@ -68,6 +68,7 @@ int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t) {
     PART(state, 1);
     PART(histogram, (chunks + 1) * s->experts);
     PART(expert_local, s->experts);
+    PART(expert_rank, s->experts);
     PART(local_expert, local);
     PART(first_block, local + 1);
     PART(first_tile, local + 1);

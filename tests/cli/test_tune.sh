@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# `ferry tune` on the CPU, from measuring to a layer that uses the result: the file, its list, what ferry plan says of
+# it, and a run's bits with and without it.
+. tests/cli/lib.sh
+
+file=$work/folder/tune
+shape=64,32,4,2,150
+expect 0 "$FERRY" tune --shape $shape --quick --backward --ranks 2 --tune-file "$file"
+silent err
+says out "minibatch_rows"
+says out "best: "
+[ "$(wc -l <"$file")" -eq 1 ] || problem "not one line in the file"
+expect 0 "$FERRY" tune --shape $shape --quick --tune-file "$file" --json
+[ "$(wc -l <"$work/out")" -eq 1 ] || problem "--json is not one line"
+expect 0 "$FERRY" tune --shape $shape --quick --tune-file "$file" --processes
+[ "$(wc -l <"$file")" -eq 2 ] || problem "a second result of the same layer did not replace the first"
+
+# A forged result, for the workers that ferry run has.
+expect 0 "$FERRY" plan --shape $shape --json --tune-file ""
+says out '"minibatch":"by rule"'
+compute=$(grep -o '"compute_workers":[0-9]*' "$work/out" | head -n 1 | cut -d: -f2)
+grep "ranks=1 " "$file" | sed "s/workers=[0-9]* ranks/workers=$((1 + compute)) ranks/
+    s/minibatch_rows=[0-9]*/minibatch_rows=64/" >"$work/forged"
+echo "somebody else's line" >>"$work/forged"
+expect 0 "$FERRY" plan --shape $shape --tune-file "$work/forged"
+says out "minibatch 64,"
+says out "minibatch tuned"
+expect 0 "$FERRY" plan --shape $shape --tune-file "$work/forged" --minibatch 128
+says out "minibatch given"
+expect 0 env FERRY_TUNE_FILE="$work/forged" "$FERRY" plan --shape $shape
+says out "minibatch tuned"
+expect 0 "$FERRY" tune --list --tune-file "$work/forged"
+says out "minibatch_rows 64"
+says out "line 2: no entry of this version; layers pass it over: somebody else's line"
+
+in=$work/in.safetensors
+"$TENSORS" make "$in" N=150 K=2 H=64 I=32 E=4 dout=1 || problem "no input"
+expect 0 "$FERRY" run --json --tune-file "" "$in" "$work/rule.safetensors"
+says out '"tuned":0'
+expect 0 "$FERRY" run --json --tune-file "$work/forged" "$in" "$work/tuned.safetensors"
+says out '"minibatch_rows":64'
+says out '"tuned":1'
+"$TENSORS" equal "$work/rule.safetensors" "$work/tuned.safetensors" || problem "a tuned layer has other bits"
+
+expect 2 "$FERRY" tune --tune-file "$file"
+says err "give --shape"
+expect 2 "$FERRY" tune --shape $shape --tune-file ""
+says err "no tune file"
+expect 1 "$FERRY" tune --shape 16,16,2,1,4 --quick --tune-file /dev/null/tune
+says err "/dev/null"
+expect 0 "$FERRY" tune --list --tune-file "$work/absent"
+silent out
+finish
