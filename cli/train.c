@@ -175,6 +175,8 @@ static int start_mpi(train_job *job, ferry_bootstrap bootstrap[CLI_BOOTSTRAPS]) 
     o->ranks = place.ranks;
     o->nodes = place.nodes;
     job->mpi = 1;
+    job->here = place.here;
+    job->count = place.count;
     return 0;
 }
 

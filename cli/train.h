@@ -26,6 +26,7 @@ typedef struct train_job {
     safetensors_file *checkpoint; /* to resume from, checked; NULL: a new training */
     int64_t first_step;           /* steps that the checkpoint has done */
     int mpi;                      /* 1: ranks are processes that an MPI launcher started */
+    int here, count;              /* then: this one's place among those of this machine */
     routing recorded;             /* of the last step, in memory that ranks share */
 } train_job;
 

@@ -20,6 +20,7 @@ static uint64_t digest_of(const train_job *job) {
     add_number(&digest, ferry_version_number());
     add_number(&digest, (int64_t)c->seed);
     add_number(&digest, c->decay_steps);
+    add_number(&digest, o->backend);
     add_number(&digest, o->steps);
     add_number(&digest, o->save ? o->save_every : -1);
     add_number(&digest, o->sample);

@@ -58,12 +58,15 @@ static int number_nodes(int nodes, int size, const int *machine, int *node, char
 }
 
 /* The place of `rank` when every node has as many ranks as the first. */
-static int find_place(int rank, int size, const int *node, cli_mpi_place *place, char why[CLI_MPI_WHY]) {
+static int find_place(int rank, int size, const int *machine, const int *node, cli_mpi_place *place,
+                      char why[CLI_MPI_WHY]) {
     cli_mpi_place p = {.node = node[rank]};
     for (int r = 0; r < size; r++) {
         if (node[r] >= p.nodes) p.nodes = node[r] + 1;
         if (node[r] == 0) p.ranks++;
         if (node[r] == p.node && r < rank) p.rank++;
+        if (machine[r] == machine[rank]) p.count++;
+        if (machine[r] == machine[rank] && r < rank) p.here++;
     }
     for (int n = 0; n < p.nodes; n++) {
         int ranks = 0;
@@ -87,7 +90,7 @@ static int find(int nodes, cli_mpi_place *place, char why[CLI_MPI_WHY]) {
         return -1;
     }
     int bad = find_machines(rank, machine, why) || number_nodes(nodes, size, machine, node, why) ||
-              find_place(rank, size, node, place, why);
+              find_place(rank, size, machine, node, place, why);
     free(machine);
     if (bad) return -1;
     TRY(MPI_Comm_split(MPI_COMM_WORLD, place->node, rank, &groups[0]), "grouping the ranks of a node");
