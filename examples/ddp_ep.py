@@ -31,7 +31,7 @@ class Block(nn.Module):
     def __init__(self, group):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-        self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN, bias=False)
         self.moe = ferry_moe.FerryMoE(HIDDEN, 2 * HIDDEN, EXPERTS, 2, group=group, max_tokens=SEQUENCES * LENGTH)
 
     def forward(self, x):
@@ -46,7 +46,7 @@ class Model(nn.Module):
         super().__init__()
         self.bytes, self.places = nn.Embedding(256, HIDDEN), nn.Embedding(LENGTH, HIDDEN)
         self.blocks = nn.Sequential(Block(group), Block(group))
-        self.head = nn.Linear(HIDDEN, 256)
+        self.head = nn.Linear(HIDDEN, 256, bias=False)
 
     def forward(self, text):
         x = self.blocks(self.bytes(text[:, :-1]) + self.places.weight)
@@ -88,7 +88,7 @@ def main():
     p.add_argument("--resume", action="store_true", help="go on from the latest checkpoint")
     o = p.parse_args()
 
-    gpu = torch.cuda.is_available()
+    gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)

@@ -29,7 +29,7 @@ def main():
     p.add_argument("--save", help="write the trained model to this folder, in its original format")
     o = p.parse_args()
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    gpu = torch.cuda.is_available()
+    gpu = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
