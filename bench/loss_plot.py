@@ -34,7 +34,8 @@ def plot(path, title, curves, y_name="loss (nats per token)", x_name="step"):
         out.append(f'<text x="{x(step):.1f}" y="{TOP + plane_h + 18}" text-anchor="middle">{step:g}</text>')
     out.append(f'<rect x="{LEFT}" y="{TOP}" width="{plane_w}" height="{plane_h}" fill="none" stroke="#555"/>'
                f'<text x="{LEFT + plane_w / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">{x_name}</text>'
-               f'<text transform="translate(16 {TOP + plane_h / 2:.0f}) rotate(-90)" text-anchor="middle">{y_name}</text>')
+               f'<text transform="translate(16 {TOP + plane_h / 2:.0f}) rotate(-90)" text-anchor="middle">'
+               f'{y_name}</text>')
     for i, (name, values) in enumerate(curves.items()):
         colour, dashes = LINES[i % len(LINES)]
         points = " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in enumerate(values, 1))

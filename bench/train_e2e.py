@@ -6,11 +6,11 @@
 
 Both ways start from the same weights, see the same tokens and differ in one function, the experts' layer. Experts are
 spread over the ranks; attention, router, embedding and head are on every rank, their gradients are added up by
-DistributedDataParallel while the backward runs. AdamW is PyTorch's fused one; weights, gradients and its two moments are
-BF16. Fewer layers than the model's 48, and a vocabulary smaller by the same factor, so that the output layer keeps its
-share of the work; tokens are bytes of data/pride-and-prejudice.txt. A step is timed from one synchronisation to the
-next; the first --warmup steps are not counted. Peak memory is what the device has in use beyond what it had before the
-way began, PyTorch's cache included, read after every step.
+DistributedDataParallel while the backward runs. AdamW is PyTorch's fused one; weights, gradients and its two moments
+are BF16. The model has fewer layers than 48, and a vocabulary smaller by the same factor, so that the output layer
+keeps its share of the work; tokens are bytes of data/pride-and-prejudice.txt. A step is timed from one synchronisation
+to the next; the first --warmup steps are not counted. Peak memory is what the device has in use beyond what it had
+before the way began, PyTorch's cache included, read after every step.
 """
 import argparse
 import dataclasses

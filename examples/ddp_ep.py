@@ -8,8 +8,8 @@ Every rank has its own tokens. The ranks of an "ep" group, processes of one mach
 among them; the "dp" groups connect ranks that have the same experts. So gradients of the dense part are averaged over
 all ranks (DistributedDataParallel), those of experts over their "dp" group only: within "ep" Ferry has added them up.
 
-Checkpoints: a folder for every saved step with a file of every rank, and the file `latest`, which names a folder once all
-ranks are in it. When a process dies, the others end with an error; --resume goes on from `latest`.
+Checkpoints: a folder for every saved step with a file of every rank, and the file `latest`, which names a folder once
+all ranks are in it. When a process dies, the others end with an error; --resume goes on from `latest`.
 """
 import argparse
 import os

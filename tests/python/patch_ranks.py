@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of test_patch_ranks.py: python3 patch_ranks.py FOLDER JOB:FAMILY..., under the variables of torchrun. Two parts
-of a batch are divided among the ranks. Leaves in FOLDER/RANKS-RANK.pt for every job a list with an entry a part."""
+"""One rank of test_patch_ranks.py: python3 patch_ranks.py FOLDER JOB:FAMILY..., under the variables of torchrun. Two
+parts of a batch are divided among the ranks. Leaves in FOLDER/RANKS-RANK.pt for every job a list with an entry a
+part."""
 import os
 import sys
 

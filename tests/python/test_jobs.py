@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings of several processes: data parallel around expert parallel, a process that dies, going on from a checkpoint;
-the end-to-end benchmark at a tiny size; the example of a patched model."""
+"""Trainings of several processes: data parallel around expert parallel, a process that dies, going on from a
+checkpoint; the end-to-end benchmark at a tiny size; the example of a patched model."""
 import json
 import os
 import pathlib

@@ -37,8 +37,9 @@ def whole(gradients):
 
 
 def both(family, device, training, options):
-    """A model, what it gave and what it gives once it is patched. A token with two experts that nearly tie may go to the
-    other one after roundings that differ, and then everything behind it is another matter: such a seed is passed over."""
+    """A model, what it gave and what it gives once it is patched. A token with two experts that nearly tie may go to
+    the other one after roundings that differ, and then everything behind it is another matter: such a seed is passed
+    over."""
     for seed in range(8):
         model, text = pm.make(family, device, seed).train(training), pm.tokens(device)
         wanted = run(model, text, **options)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts Ferry into the MoE blocks of Hugging Face transformers' models, in place, and takes it out again.
 
-A block keeps its router, its shared experts, its parameters and their names; its class becomes a subclass of what it was.
-Only the experts' products run elsewhere: ids and router weights go to Ferry as the block's own router makes them, so its
-logits, the balancing loss and whatever else looks at the router see what they saw.
+A block keeps its router, its shared experts, its parameters and their names; its class becomes a subclass of what it
+was. Only the experts' products run elsewhere: ids and router weights go to Ferry as the block's own router makes them,
+so its logits, the balancing loss and whatever else looks at the router see what they saw.
 
 With more than one rank in the group a rank keeps its own experts only, and passes its own tokens. Gradients of experts
 are sums over the tokens of all ranks of the group. Every rank calls the model equally often (in generation: the same
@@ -19,7 +19,7 @@ _BLOCKS = ("Qwen3MoeSparseMoeBlock", "OlmoeSparseMoeBlock", "MixtralSparseMoeBlo
 
 
 class _Patched:
-    """What is remembered of a block: its layout's functions, the whole number of experts, the group, hooks to remove."""
+    """What is remembered of a block: its layout's functions, the whole number of experts, the group, hooks."""
 
     def __init__(self, layout, everyone, group, module, was, hooks):
         self.layout, self.everyone, self.group = layout, everyone, group
@@ -50,7 +50,7 @@ def _become(name, module, kind):
     left = module.__dict__.get("forward")
     if left is not None:
         if getattr(left, "__func__", None) is not type(module).forward:
-            raise _problem(name, "has a forward of other code on it (hooks of accelerate, say): patch before that is added")
+            raise _problem(name, "has a forward of other code on it (hooks of accelerate, say): patch before them")
         del module.__dict__["forward"]
     module.__class__ = kind
 
@@ -58,8 +58,8 @@ def _become(name, module, kind):
 def patch(model, group=None, max_tokens=8192, **layer_options):
     """Swaps the experts of every MoE block of `model` for Ferry's; returns the model. Collective over the group.
 
-    group          a ferry_moe.Group, or a process group of torch.distributed; None: all processes where torch.distributed
-                   is in use, else this process alone. Its ranks share the experts
+    group          a ferry_moe.Group, or a process group of torch.distributed; None: all processes where
+                   torch.distributed is in use, else this process alone. Its ranks share the experts
     max_tokens     most tokens that a rank passes in one forward (sequences x length); memory grows with it
     layer_options  further arguments of ferry_moe.Layer, such as context_rows
 

@@ -11,8 +11,8 @@ def own_experts(experts, rank, ranks):
 
 
 def gather_experts(local, experts, group):
-    """Collective. Of a tensor [experts of this rank, ...] the one over all ranks, on every rank. `group` is a process group
-    of torch.distributed, or None: this rank has all."""
+    """Collective. Of a tensor [experts of this rank, ...] the one over all ranks, on every rank. `group` is a process
+    group of torch.distributed, or None: this rank has all."""
     if group is None:
         return local
     ranks = torch.distributed.get_world_size(group)
