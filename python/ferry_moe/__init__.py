@@ -2,7 +2,7 @@
 """Ferry's expert-parallel Mixture-of-Experts layer in Python: no compile step, the library is called through ctypes.
 
 `Group` (ranks), `Layer` (sizes and memory), `functional.forward` and `functional.backward` work on any arrays;
-`moe` (differentiable), `FerryMoE` (a module), `Router` and `Load` need PyTorch.
+`moe` (differentiable), `FerryMoE` (a module), `Router` and `Load` need PyTorch; `patch` and `unpatch` transformers too.
 """
 from . import functional
 from ._library import load_library, version
@@ -11,7 +11,8 @@ from .functional import from_bf16, to_bf16
 from .group import Group, default_group
 from .layer import Context, Layer
 
-_WITH_TORCH = {"moe": "autograd", "FerryMoE": "module", "Router": "router", "Load": "load"}
+_WITH_TORCH = {"moe": "autograd", "FerryMoE": "module", "Router": "router", "Load": "load", "patch": "patching",
+               "unpatch": "patching"}
 
 __all__ = ["ALL", "DATA", "WEIGHT", "Context", "FerryError", "Group", "Layer", "default_group", "from_bf16",
            "functional", "load_library", "to_bf16", "version", *_WITH_TORCH]

@@ -33,8 +33,8 @@ class Layout:
             listed = len(down)
             for p in parts:
                 if not isinstance(p, list) or len(p) != listed:
-                    raise ValueError(f"ferry_moe: weights in lists of different lengths, or only some in lists; expected "
-                                     f"{listed} matrices in each, one per local expert, as in down")
+                    raise ValueError(f"ferry_moe: weights in lists of different lengths, or only some in lists; "
+                                     f"expected {listed} matrices in each, one per local expert, as in down")
             flat = [t for p in parts for t in p]
         else:
             flat = parts

@@ -18,7 +18,8 @@ def plain(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None,
     out = swiglu(x, shared_gate_up, shared_down, limit) if shared_gate_up is not None else torch.zeros_like(x)
     for e in range(len(gate_up)):
         token, slot = (ids == e).nonzero(as_tuple=True)
-        out = out.index_add(0, token, weights.double()[token, slot, None] * swiglu(x[token], gate_up[e], down[e], limit))
+        y = swiglu(x[token], gate_up[e], down[e], limit)
+        out = out.index_add(0, token, weights.double()[token, slot, None] * y)
     return out
 
 
@@ -42,9 +43,11 @@ class Case:
         self.x, self.dout = leaf(N, H, device=device), leaf(N, H, device=device).detach()
         self.ids = torch.stack([torch.randperm(E)[:K] for _ in range(N)]).to(device, dtype)
         self.weights = torch.rand(N, K, device=device).requires_grad_()
-        self.gate_up, self.down = leaf(E, 2 * I, H, scale=H**-0.5, device=device), leaf(E, H, I, scale=I**-0.5,
-                                                                                       device=device)
-        self.shared = (leaf(2 * S, H, scale=H**-0.5, device=device), leaf(H, S, scale=S**-0.5, device=device)) if S else ()
+        self.gate_up = leaf(E, 2 * I, H, scale=H**-0.5, device=device)
+        self.down = leaf(E, H, I, scale=I**-0.5, device=device)
+        self.shared = ()
+        if S:
+            self.shared = leaf(2 * S, H, scale=H**-0.5, device=device), leaf(H, S, scale=S**-0.5, device=device)
 
     def leaves(self):
         return [self.x, self.weights, self.gate_up, self.down, *self.shared]

@@ -57,7 +57,8 @@ def test_weights_in_pairs_and_frozen(group, device):
 def test_operators_have_right_fakes(group, device):
     case = Case(device, N=5)
     layer = group.layer(max_tokens=64, **case.sizes)
-    arguments = (case.x, case.ids, case.weights, [case.gate_up, case.down], None, layer.number, False, -1, 0, True, True)
+    weights = [case.gate_up, case.down]
+    arguments = (case.x, case.ids, case.weights, weights, None, layer.number, False, -1, 0, True, True)
     torch.library.opcheck(torch.ops.ferry.moe, arguments, test_utils=("test_schema", "test_faketensor",
                                                                       "test_autograd_registration"))
 

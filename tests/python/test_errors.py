@@ -15,8 +15,8 @@ from ferry_moe import FerryError, functional, moe
 
 
 def run(case, layer, **changed):
-    given = {"x": case.x, "ids": case.ids, "weights": case.weights, "gate_up": case.gate_up, "down": case.down, **changed}
-    return moe(given["x"], given["ids"], given["weights"], given["gate_up"], given["down"], layer=layer)
+    names = ("x", "ids", "weights", "gate_up", "down")
+    return moe(*[changed.get(name, getattr(case, name)) for name in names], layer=layer)
 
 
 def test_arguments(group, device):
@@ -25,7 +25,7 @@ def test_arguments(group, device):
     for changed, words in (({"x": case.x.float()}, r"x is \[50, 64\] torch.float32, expected \[50, 64\] BF16"),
                            ({"ids": case.ids[:, :2]}, r"ids is \[50, 2\]"), ({"ids": case.ids.short()}, "I32 or I64"),
                            ({"down": case.down[1:]}, r"down is \[7, 64, 96\]"),
-                           ({"down": case.down.transpose(1, 2).contiguous().transpose(1, 2)}, "down is not contiguous"),
+                           ({"down": case.down.mT.contiguous().mT}, "down is not contiguous"),
                            ({"gate_up": list(case.gate_up)[1:], "down": list(case.down)}, "different lengths.*expected 8"),
                            ({"gate_up": list(case.gate_up)[1:], "down": list(case.down)[1:]}, "has 7 matrices"),
                            ({"gate_up": case.gate_up.float()}, "gate_up is .* expected .* BF16"),
@@ -134,7 +134,7 @@ def test_the_interpreter_ends_cleanly(ending):
 
 def test_a_missing_library_is_named():
     env = {**os.environ, "FERRY_LIBRARY": "/nowhere/libferry.so"}
-    done = subprocess.run([sys.executable, "-c", "import ferry_moe; ferry_moe.version()"], capture_output=True, text=True,
-                          timeout=60, env=env)
+    done = subprocess.run([sys.executable, "-c", "import ferry_moe; ferry_moe.version()"], capture_output=True,
+                          text=True, timeout=60, env=env)
     assert done.returncode == 1 and "no libferry.so: tried /nowhere/libferry.so" in done.stderr
     assert ferry_moe.version().count(".") == 2

@@ -15,7 +15,8 @@ def compare(case, out, limit=0.0):
         assert apart(got, expected) <= GRADIENT
 
 
-@pytest.mark.parametrize("more", [{}, {"S": 32}, {"K": 1, "E": 3}, {"N": 1}, {"dtype": torch.int32}, {"I": 40, "H": 136}])
+@pytest.mark.parametrize("more", [{}, {"S": 32}, {"K": 1, "E": 3}, {"N": 1}, {"dtype": torch.int32},
+                                  {"I": 40, "H": 136}])
 def test_beside_plain(group, device, more):
     case = Case(device, **more)
     layer = group.layer(max_tokens=64, **case.sizes)
@@ -52,8 +53,8 @@ def test_shapes_strides_and_no_expert(group, device):
     out = moe(case.x, case.ids, case.weights, case.gate_up, case.down, layer=layer)
     wide = torch.randn(48, 128, device=device).bfloat16()
     wide[:, :64] = case.x.detach()
-    shaped = moe(wide[:, :64].view(3, 16, 64), case.ids.view(3, 16, 3), case.weights.view(3, 16, 3).detach(), case.gate_up,
-                 case.down, layer=layer)
+    shaped = moe(wide[:, :64].view(3, 16, 64), case.ids.view(3, 16, 3), case.weights.view(3, 16, 3).detach(),
+                 case.gate_up, case.down, layer=layer)
     assert shaped.shape == (3, 16, 64) and torch.equal(shaped.view(48, 64), out)
     ids = case.ids.clone()
     ids[5] = -1
