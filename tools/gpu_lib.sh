@@ -63,7 +63,7 @@ python() {
 }
 
 has_torch() {
-    python3 -c 'import torch' 2>/dev/null && return
+    python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' && return
     echo "skipped $1: no PyTorch"
     return 1
 }

@@ -23,7 +23,8 @@ after a barrier on the GPUs; the slowest rank counts.
     graph      a captured forward replayed 1,000 times with other N, x, ids and weights each time, against the bits of
                eager calls, which are checked against FP64 on some tokens
     nccl       an all-reduce on a stream of high priority beside the layer with sm_margin = the collective's CTAs, in
-               both orders of launch, against the all-reduce alone
+               both orders of launch, against the all-reduce alone. The limit is for CTAs launched apart; clusters of
+               them, which NCCL prefers, need free multiprocessors beside each other, which no margin promises
 """
 import argparse
 import ctypes as C
@@ -322,23 +323,15 @@ def graph(lab, replays=1000, variants=8):
     return {"replays": replays, "variants": variants, "wrong": wrong, "error": error}
 
 
-def nccl(lab):
-    if c.WORLD == 1:
-        return "skipped: one rank has nobody to reduce with"
-    chosen = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-    chosen.config.max_ctas = CTAS
-    group = dist.new_group(pg_options=chosen)
-    data = torch.zeros(64 << 20, device=c.DEVICE, dtype=torch.bfloat16)
-    p = c.Problem(*SHAPES["kimi-slice"])
-    (forward,), (layer,) = lab.forwards(p, [{"sm_margin": CTAS}])
+def beside(lab, group, forward, data):
+    """Medians in ms of an all-reduce alone, and of it and the layer beside each other in both orders of launch."""
     main, side = torch.cuda.current_stream(), torch.cuda.Stream(priority=-1)
 
     def reduce(events):
         with torch.cuda.stream(side):
             c.timed(lambda: dist.all_reduce(data, group=group), events)
 
-    def round_of(layer_first, with_layer):
-        """Milliseconds of the all-reduce and of the layer."""
+    def once(layer_first, with_layer):
         reduced, ran = [], []
         c.meet()
         side.wait_stream(main)
@@ -354,14 +347,31 @@ def nccl(lab):
     times = {kind: [] for kind in kinds}
     for r in range(lab.o.rounds + 2):
         for kind, how in kinds.items():
-            t = round_of(*how)
+            t = once(*how)
             if r >= 2:
                 times[kind].append(t)
+    return {kind: [statistics.median(t) for t in zip(*times[kind])] for kind in kinds}
+
+
+def nccl(lab):
+    if c.WORLD == 1:
+        return "skipped: one rank has nobody to reduce with"
+    data = torch.zeros(64 << 20, device=c.DEVICE, dtype=torch.bfloat16)
+    p = c.Problem(*SHAPES["kimi-slice"])
+    (forward,), (layer,) = lab.forwards(p, [{"sm_margin": CTAS}])
     result = {"ctas": CTAS, "bytes": data.numel() * 2,
-              **{kind: [statistics.median(t) for t in zip(*times[kind])] for kind in kinds}}
-    c.say(f"       all-reduce of {result['bytes']} bytes, then the layer beside it, ms: {result}")
-    for kind in ("layer first", "all-reduce first"):
-        lab.bar(f"all-reduce beside the layer over alone, {kind}", result[kind][0] / result["alone"][0], 1.5)
+              "layer_multiprocessors": lab.ferry.plan(layer).multiprocessors}
+    for name, cluster in (("CTAs apart", 0), ("clusters of 4", 4)):
+        chosen = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+        chosen.config.max_ctas, chosen.config.cga_cluster_size = CTAS, cluster
+        times = result[name] = beside(lab, dist.new_group(pg_options=chosen), forward, data)
+        c.say(f"       all-reduce of {result['bytes']} bytes, {name}, and the layer, ms: {times}")
+        for order in ("layer first", "all-reduce first"):
+            ratio, what = times[order][0] / times["alone"][0], f"all-reduce beside the layer over alone, {order}"
+            if cluster == 0:
+                lab.bar(what, ratio, 1.5)
+            else:
+                c.say(f"       {what}, {name}: {ratio:.4g}")
     lab.ferry.drop(layer)
     return result
 
