@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # `ferry train --backend cuda`: losses beside the CPU's; the same bytes from any ranks, as threads and as processes;
-# checkpoints that go on there and back. Without a GPU it is skipped; test_gpu_run.sh has the sentence.
+# checkpoints that go on there and back; a process that dies. Without a GPU it is skipped; test_gpu_run.sh has the sentence.
 . tests/cli/lib.sh
+. tests/cli/train_lib.sh
 
 "$FERRY" info --json >"$work/info" || problem "ferry info"
 gpus=$(grep -o '"compute_capability"' "$work/info" | wc -l)
@@ -58,4 +59,30 @@ train back --steps 20 --resume "$work/half.safetensors"
 train half_cpu --steps 10
 train there --backend cuda --steps 20 --resume "$work/half_cpu.safetensors"
 near back there
+
+# Two nodes: the same bytes with any ranks of each, other bytes than one node's, about the same losses.
+train nodes --backend cuda --steps 20 --nodes 2 --ranks 1
+train nodes_ranks --backend cuda --steps 20 --nodes 2 --ranks 2
+same nodes nodes_ranks
+cmp -s "$work/gpu.safetensors" "$work/nodes.safetensors" && problem "one node and two have the same bytes"
+near gpu nodes
+
+# One of two processes dies.
+[ "$gpus" -ge 2 ] || finish
+"$FERRY" train --backend cuda --ranks 2 --processes --timeout 60 --steps 100000 --save "$work/kept" --save-every 50 \
+    >"$work/out" 2>"$work/err" &
+job=$!
+if wait_for 60 test -s "$work/kept"; then
+    victim=$(cut -d' ' -f2 "/proc/$job/task/$job/children")
+    begin=$(date +%s)
+    kill -9 "$victim"
+    wait $job && problem "a training of which a process was killed ended with 0"
+    [ $(($(date +%s) - begin)) -lt 60 ] || problem "it took until the deadline to end"
+    grep -q "rank 0: " "$work/err" || problem "rank 0 ended without a word: $(cat "$work/err")"
+    says err "rank 1 was ended by signal 9"
+    goes_on "$work/kept" "$FERRY" train --backend cuda --ranks 1
+else
+    kill $job
+    problem "no checkpoint after a minute"
+fi
 finish
