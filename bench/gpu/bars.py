@@ -17,7 +17,8 @@ after a barrier on the GPUs; the slowest rank counts.
     pipeline   products inside the layer against the stand-alone plain product: time of the plain products for the added
                rows / time that the layer takes longer for them, when rows grow four-fold (one rank, all tokens local).
                What a call costs whatever its rows (schedule, first pulls, last sums) cancels; SwiGLU, pushes and sums
-               of the added rows count as the layer's
+               of the added rows count as the layer's. Beside it the same when the intermediate size doubles: then
+               pushes and sums cancel too
     host       processor time of the calling thread for one forward: from Python (ctypes, arguments made before) and
                from C
     graph      a captured forward replayed 1,000 times with other N, x, ids and weights each time, against the bits of
@@ -232,23 +233,32 @@ def skew(lab):
 
 
 def pipeline(lab):
-    ferry, (H, I, *_), E = lab.alone(), SHAPES["kimi-slice"], 6
-    runs, layers, plains = [], [], []
-    for T in (2048, 8192):
+    ferry, H, E = lab.alone(), SHAPES["kimi-slice"][0], 6
+    sizes = {"few rows": (2048, 2048), "many rows": (8192, 2048), "many rows, wide": (8192, 4096)}
+    runs, layers = [], []
+    for T, I in sizes.values():
         p = c.Problem(H, I, E, E, T, ranks=1)
         layer = ferry.layer(*p.shape())
         args = ferry.forward_args(p, torch.empty_like(p.x))
         make, finish = (lab.yard.operands(T * E, *extents) for extents in ((2 * I, H), (H, I)))
         runs.append(lambda layer=layer, args=args: ferry.forward(layer, args))
         runs += [lambda m=m: lab.yard.product(*m) for m in (make, finish)]
-        layers.append((layer, p))
-    few, few_make, few_finish, many, many_make, many_finish = (t[0] for t in c.measure(runs, lab.o.rounds))
-    plain = many_make + many_finish - few_make - few_finish
-    for layer, _ in layers:
+        layers.append(layer)
+    times = [t[0] for t in c.measure(runs, lab.o.rounds)]
+    ms = {name: dict(zip(("layer", "plain_make", "plain_finish"), times[3 * i:])) for i, name in enumerate(sizes)}
+
+    def rate(less, more):
+        plain = sum(ms[more][k] - ms[less][k] for k in ("plain_make", "plain_finish"))
+        return plain / (ms[more]["layer"] - ms[less]["layer"])
+
+    lab.bar("rate of the products in the pipeline over the plain product's", rate("few rows", "many rows"), 0.95,
+            most=False)
+    wide = rate("many rows", "many rows, wide")
+    c.say(f"       the same where the intermediate size grows instead: {wide:.4g}")
+    for layer in layers:
         ferry.drop(layer)
-    lab.bar("rate of the products in the pipeline over the plain product's", plain / (many - few), 0.95, most=False)
-    return {"rows": [2048 * E, 8192 * E], "layer_ms": [few, many], "plain_make_ms": [few_make, many_make],
-            "plain_finish_ms": [few_finish, many_finish]}
+    return {"rows_of_few_and_many": [2048 * E, 8192 * E], "intermediate": [2048, 4096], "ms": ms,
+            "rate_by_rows": rate("few rows", "many rows"), "rate_by_intermediate": wide}
 
 
 def host(lab):
