@@ -188,6 +188,15 @@ static int check_ranks(const train_options *o) {
     return cli_usage("all ranks together, %d nodes of %d, must divide %d", (int)nodes, (int)ranks, LM_SHARDS);
 }
 
+/* Layers that take turns on a GPU would wait for each other for ever: the ranks of each are on another GPU too. */
+static int check_gpus(const train_job *job) {
+    const train_options *o = &job->options;
+    int count = job->mpi ? job->count : (int)(o->nodes * o->ranks);
+    if (job->gpus == 0 || o->nodes == 1 || o->ranks == 1 || count <= job->gpus) return 0;
+    return cli_usage("%d ranks of several nodes need a GPU each, but this machine has %d; nodes of one rank may share",
+                     count, job->gpus);
+}
+
 static int train(train_job *job) {
     train_options *o = &job->options;
     ferry_bootstrap bootstrap[CLI_BOOTSTRAPS];
@@ -198,6 +207,7 @@ static int train(train_job *job) {
     if (!o->ranks) o->ranks = 2;
     if (!o->nodes) o->nodes = 1;
     if (!code) code = check_ranks(o);
+    if (!code) code = check_gpus(job);
     if (!code) code = prepare(job, &path, found, sizeof found);
     if (!code && mpi) code = train_agree(job, bootstrap);
     if (!code)
@@ -218,6 +228,7 @@ int ferry_cmd_train(int argc, char **argv) {
     if (o->temperature <= 0) return cli_usage("--temperature must be more than 0");
     if (o->save_every && !o->save) return cli_usage("--save-every needs a --save FILE");
     job.config.backend = (ferry_backend)o->backend;
+    if (o->backend == FERRY_CUDA) job.gpus = devices.count;
     if (o->decay >= 0) job.config.decay_steps = o->decay;
     if (o->seed >= 0) job.config.seed = (uint64_t)o->seed;
 

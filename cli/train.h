@@ -27,6 +27,7 @@ typedef struct train_job {
     int64_t first_step;           /* steps that the checkpoint has done */
     int mpi;                      /* 1: ranks are processes that an MPI launcher started */
     int here, count;              /* then: this one's place among those of this machine */
+    int gpus;                     /* of this machine, when ranks compute on them; otherwise 0 */
     routing recorded;             /* of the last step, in memory that ranks share */
 } train_job;
 
