@@ -6,6 +6,7 @@
 #include "comm/segment.h"
 
 #include "comm/comm.h"
+#include "core/layer.h"
 
 #include <string.h>
 
@@ -185,9 +186,8 @@ fy_symmetric *fy_symmetric_find(ferry_comm *comm, const void *pointer, size_t by
 ferry_status ferry_sym_alloc(ferry_comm *comm, size_t bytes, void **memory) {
     if (!comm || !memory) return fy_fail(FERRY_E_INVALID, "ferry_sym_alloc: %s is NULL", comm ? "memory" : "comm");
     FY_TRY(fy_fault_status(comm));
-    if (comm->config.backend != FERRY_CPU)
-        return fy_fail(FERRY_E_UNSUPPORTED, "ferry_sym_alloc: the communicator's backend has no symmetric memory for "
-                                            "callers yet: pass tensors of the device's own memory");
+    const fy_backend *backend = fy_backend_of(comm->config.backend);
+    if (backend->sym_alloc) return backend->sym_alloc(comm, bytes, memory);
     fy_symmetric *block = NULL;
     FY_TRY(fy_symmetric_create(comm, bytes, "ferry_sym_alloc", &block));
     *memory = block->memory;
@@ -196,6 +196,11 @@ ferry_status ferry_sym_alloc(ferry_comm *comm, size_t bytes, void **memory) {
 
 void ferry_sym_free(ferry_comm *comm, void *memory) {
     if (!comm || !memory) return;
+    const fy_backend *backend = fy_backend_of(comm->config.backend);
+    if (backend->sym_free) {
+        backend->sym_free(comm, memory);
+        return;
+    }
     size_t offset;
     fy_symmetric_destroy(comm,
                          fy_symmetric_find(comm, memory, 1, &offset)); /* 1: where a block ends, another may begin */
@@ -205,6 +210,8 @@ ferry_status ferry_sym_peer(ferry_comm *comm, const void *memory, int rank, void
     if (!comm || !peer) return fy_fail(FERRY_E_INVALID, "ferry_sym_peer: %s is NULL", comm ? "peer" : "comm");
     if (rank < 0 || rank >= comm->nranks)
         return fy_fail(FERRY_E_INVALID, "ferry_sym_peer: rank is %d, expected 0..%d", rank, comm->nranks - 1);
+    const fy_backend *backend = fy_backend_of(comm->config.backend);
+    if (backend->sym_peer) return backend->sym_peer(comm, memory, rank, peer);
     size_t offset;
     fy_symmetric *block = fy_symmetric_find(comm, memory, 1, &offset);
     if (!block)

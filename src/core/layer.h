@@ -62,6 +62,10 @@ typedef struct fy_backend {
     void (*refresh)(ferry_layer *layer);
     ferry_status (*forward)(ferry_layer *layer, const ferry_forward_args *args);
     ferry_status (*backward)(ferry_layer *layer, const ferry_backward_args *args);
+    /* Symmetric memory for callers; NULL: that of the communicator (comm/symmetric.c). Arguments have been checked. */
+    ferry_status (*sym_alloc)(ferry_comm *comm, size_t bytes, void **memory);
+    void (*sym_free)(ferry_comm *comm, void *memory);
+    ferry_status (*sym_peer)(ferry_comm *comm, const void *memory, int rank, void **peer);
 } fy_backend;
 
 /* Whether the caller gave these matrices. */

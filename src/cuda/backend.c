@@ -3,28 +3,13 @@
 #include "cuda/backend.h"
 
 #include "cuda/error.h"
+#include "cuda/range.h"
+#include "cuda/scope.h"
+#include "cuda/symmetric.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-/* Runs on the communicator's device and gives the caller's back. */
-typedef struct on_device {
-    int before, changed;
-} on_device;
-
-static ferry_status enter(int device, on_device *scope) {
-    scope->changed = 0;
-    FY_CUDA(cudaGetDevice(&scope->before), "asking for the current device");
-    if (scope->before == device) return FERRY_OK;
-    FY_CUDA(cudaSetDevice(device), "choosing the communicator's device");
-    scope->changed = 1;
-    return FERRY_OK;
-}
-
-static void leave(const on_device *scope) {
-    if (scope->changed) cudaSetDevice(scope->before);
-}
 
 /* What a rank tells the others about its device. */
 typedef struct identity {
@@ -107,7 +92,7 @@ static ferry_status comm_create(ferry_comm *comm) {
     fy_gpu_comm *g = NULL;
     identity mine = {.known = 0};
     int sms = 0;
-    on_device scope = {0, 0};
+    fy_on_device scope = {0, 0};
     char name[256] = "";
     ferry_status status = look_at_device(comm->config.device, &mine, name, &sms);
     if (status == FERRY_OK)
@@ -122,28 +107,29 @@ static ferry_status comm_create(ferry_comm *comm) {
     memcpy(g->name, name, sizeof name);
     status = count_sharing(comm, &mine, g);
     if (status == FERRY_OK) status = choose_multiprocessors(g, sms, &comm->config);
-    if (status == FERRY_OK) status = enter(g->device, &scope);
+    if (status == FERRY_OK) status = fy_enter_device(g->device, &scope);
     if (status == FERRY_OK) status = make_resources(g);
     if (status == FERRY_OK) status = fy_gpu_watch_start(comm);
     if (status != FERRY_OK) free_resources(comm);
-    leave(&scope);
+    fy_leave_device(&scope);
     return status;
 }
 
 static void comm_destroy(ferry_comm *comm) {
-    on_device scope = {0, 0};
-    enter(fy_gpu_comm_of(comm)->device, &scope);
+    fy_on_device scope = {0, 0};
+    fy_enter_device(fy_gpu_comm_of(comm)->device, &scope);
     fy_gpu_watch_stop(comm);
+    fy_gpu_sym_end(comm);
     free_resources(comm);
-    leave(&scope);
+    fy_leave_device(&scope);
 }
 
 static ferry_status layer_create(ferry_layer *layer) {
     ferry_comm *comm = layer->comm;
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     fy_gpu_layer *l = NULL;
-    on_device scope = {0, 0};
-    ferry_status status = enter(g->device, &scope);
+    fy_on_device scope = {0, 0};
+    ferry_status status = fy_enter_device(g->device, &scope);
     if (status == FERRY_OK) status = fy_alloc(&comm->memory, sizeof *l, "the CUDA state of a layer", (void **)&l);
     status = fy_agree(comm, status, "ferry_layer_create");
     if (status == FERRY_OK)
@@ -174,7 +160,7 @@ static ferry_status layer_create(ferry_layer *layer) {
     } else {
         fy_free(&comm->memory, l, sizeof *l);
     }
-    leave(&scope);
+    fy_leave_device(&scope);
     return status;
 }
 
@@ -195,8 +181,8 @@ static void layer_destroy(ferry_layer *layer) {
     ferry_comm *comm = layer->comm;
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     fy_gpu_layer *l = layer->state;
-    on_device scope = {0, 0};
-    enter(g->device, &scope);
+    fy_on_device scope = {0, 0};
+    fy_enter_device(g->device, &scope);
     settle(g, l);
     pthread_mutex_lock(&g->lock);
     fy_gpu_layer **link = &g->layers;
@@ -210,27 +196,27 @@ static void layer_destroy(ferry_layer *layer) {
     fy_gpu_engine_destroy(&l->engine);
     fy_gpu_memory_destroy(comm, &l->memory);
     fy_free(&comm->memory, l, sizeof *l);
-    leave(&scope);
+    fy_leave_device(&scope);
 }
 
 /* Everything of a context is in its memory, on the device. */
 static ferry_status context_create(ferry_context *context) {
     ferry_layer *layer = context->layer;
-    on_device scope;
+    fy_on_device scope;
     if (!context->owned) return FERRY_OK;
-    FY_TRY(enter(fy_gpu_comm_of(layer->comm)->device, &scope));
+    FY_TRY(fy_enter_device(fy_gpu_comm_of(layer->comm)->device, &scope));
     ferry_status status = fy_gpu_context_memory_take(layer->state, &context->memory);
-    leave(&scope);
+    fy_leave_device(&scope);
     return status;
 }
 
 static void context_destroy(ferry_context *context) {
     ferry_layer *layer = context->layer;
-    on_device scope = {0, 0};
+    fy_on_device scope = {0, 0};
     if (!context->owned) return;
-    enter(fy_gpu_comm_of(layer->comm)->device, &scope);
+    fy_enter_device(fy_gpu_comm_of(layer->comm)->device, &scope);
     fy_gpu_context_memory_give(layer->state, context->memory);
-    leave(&scope);
+    fy_leave_device(&scope);
 }
 
 /* Calls of one communicator run one after the other, on whatever streams. A capture orders its own. */
@@ -270,11 +256,11 @@ static ferry_status pending_report(ferry_layer *layer) {
 static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args) {
     fy_gpu_comm *g = fy_gpu_comm_of(layer->comm);
     fy_gpu_layer *l = layer->state;
-    on_device scope;
+    fy_on_device scope;
     int capturing = 0;
     fy_gpu_refresh(layer);
     FY_TRY(fy_fault_status(layer->comm));
-    FY_TRY(enter(g->device, &scope));
+    FY_TRY(fy_enter_device(g->device, &scope));
     ferry_status status = chain_before(g, (cudaStream_t)args->stream, &capturing);
     if (status == FERRY_OK) status = fy_gpu_trace_begin(l, 0, capturing, (cudaStream_t)args->stream);
     if (status == FERRY_OK)
@@ -282,7 +268,7 @@ static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args) 
                                : fy_gpu_engine_forward(&l->engine, args);
     if (status == FERRY_OK) status = chain_after(g, (cudaStream_t)args->stream, capturing);
     if (status == FERRY_OK) status = fy_gpu_trace_tell(l, (cudaStream_t)args->stream);
-    leave(&scope);
+    fy_leave_device(&scope);
     /* A call that was refused before its launches leaves what a context holds. */
     if (args->context && status == FERRY_E_CUDA) args->context->phase = FY_CONTEXT_EMPTY;
     if (status != FERRY_OK) return status;
@@ -297,19 +283,33 @@ static ferry_status forward(ferry_layer *layer, const ferry_forward_args *args) 
 static ferry_status backward(ferry_layer *layer, const ferry_backward_args *args) {
     fy_gpu_comm *g = fy_gpu_comm_of(layer->comm);
     fy_gpu_layer *l = layer->state;
-    on_device scope;
+    fy_on_device scope;
     int capturing = 0;
     fy_gpu_refresh(layer);
     FY_TRY(fy_fault_status(layer->comm));
-    FY_TRY(enter(g->device, &scope));
+    FY_TRY(fy_enter_device(g->device, &scope));
     ferry_status status = chain_before(g, (cudaStream_t)args->stream, &capturing);
     if (status == FERRY_OK) status = fy_gpu_trace_begin(l, 1, capturing, (cudaStream_t)args->stream);
     if (status == FERRY_OK) status = fy_gpu_gradient_backward(&l->gradient, args->context->memory, args);
     if (status == FERRY_OK) status = chain_after(g, (cudaStream_t)args->stream, capturing);
     if (status == FERRY_OK) status = fy_gpu_trace_tell(l, (cudaStream_t)args->stream);
-    leave(&scope);
+    fy_leave_device(&scope);
     if (status != FERRY_OK) return status;
     return pending_report(layer);
+}
+
+static ferry_status ranged_forward(ferry_layer *layer, const ferry_forward_args *args) {
+    fy_range_begin("ferry_forward");
+    ferry_status status = forward(layer, args);
+    fy_range_end();
+    return status;
+}
+
+static ferry_status ranged_backward(ferry_layer *layer, const ferry_backward_args *args) {
+    fy_range_begin("ferry_backward");
+    ferry_status status = backward(layer, args);
+    fy_range_end();
+    return status;
 }
 
 static void machine(const ferry_comm *comm, char *to, size_t room) {
@@ -327,7 +327,10 @@ static const fy_backend table = {.name = "cuda",
                                  .context_create = context_create,
                                  .context_destroy = context_destroy,
                                  .refresh = fy_gpu_refresh,
-                                 .forward = forward,
-                                 .backward = backward};
+                                 .forward = ranged_forward,
+                                 .backward = ranged_backward,
+                                 .sym_alloc = fy_gpu_sym_alloc,
+                                 .sym_free = fy_gpu_sym_free,
+                                 .sym_peer = fy_gpu_sym_peer};
 
 const fy_backend *const fy_backend_cuda = &table;

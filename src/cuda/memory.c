@@ -110,6 +110,7 @@ ferry_status fy_gpu_memory_create(ferry_comm *comm, int device, size_t bytes, co
     int threads = comm->config.bootstrap.same_process || comm->nranks == 1;
     memset(memory, 0, sizeof *memory);
     memory->ranks = comm->nranks;
+    memory->rank = comm->rank;
     memory->bytes = bytes ? bytes : 1;
     ferry_status status = fy_driver_load(&d);
     if (status == FERRY_OK) status = make_part(d, threads, device, &memory->bytes, &mine);

@@ -11,7 +11,7 @@
 #include "cuda/call.h"
 
 typedef struct fy_gpu_memory {
-    int ranks;
+    int ranks, rank;
     size_t bytes; /* of one part, rounded up to the driver's granularity */
     uint8_t *part[FY_GPU_MAX_RANKS];
 } fy_gpu_memory;
