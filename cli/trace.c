@@ -3,6 +3,7 @@
 #include "cli/trace.h"
 
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/options.h"
@@ -26,6 +27,7 @@ static const cli_option options[] = {
      .help = "a layer with random values and routing: hidden and intermediate size, experts, slots, tokens per rank"},
     RANKS_OPTION(trace_options, "ranks (default: what the input says, else 1)"),
     MODE_OPTIONS(trace_options),
+    BACKEND_OPTION(trace_options),
     LAYER_KNOB_OPTIONS(trace_options, knobs),
     {.name = "backward", .kind = CLI_FLAG, AT(backward), .help = "trace a backward after the forward"},
     {.name = "events",
@@ -34,7 +36,7 @@ static const cli_option options[] = {
      .min = 1,
      .max = 100000000,
      .argument = "N",
-     .help = "room for the events of one worker (default 65536); what does not fit is lost, and said"},
+     .help = "room for the events of one worker (default 65536, on a GPU 16384); what does not fit is lost, and said"},
     {.name = "out",
      .kind = CLI_STRING,
      AT(json),
@@ -47,10 +49,12 @@ static const cli_command command = {
     .name = "trace",
     .about = "Records what every worker of every rank does in one call, and when it waits.\n\n"
              "Runs a forward (and a backward) to warm up and once more with its events kept. Prints what the phases "
-             "took; writes the timeline to --out and --svg.",
+             "took; writes the timeline to --out and --svg. On GPUs the workers are the roles inside every "
+             "multiprocessor.",
     .options = options,
     .examples = "ferry trace --shape 2048,256,16,4,1024 --ring 512 --svg timeline.svg\n"
-                "ferry trace --input layer.safetensors --ranks 4 --backward --out timeline.json"};
+                "ferry trace --input layer.safetensors --ranks 4 --backward --out timeline.json\n"
+                "ferry trace --backend cuda --shape kimi-slice --ranks 2 --backward --svg timeline.svg"};
 
 /* ---- The run ---- */
 
@@ -69,20 +73,34 @@ static int trace(trace_job *job) {
     int64_t lost = trace_log_lost(&job->log);
     if (!code && lost > 0)
         cli_note("%" PRId64 " events found no room: the timeline has gaps; give --events more than %" PRId64, lost,
-                 o->events);
+                 job->log.buffers->capacity);
+    if (!code && job->log.sms) trace_log_align(&job->log);
     if (!code && o->json) code = trace_write_json(job, o->json);
     if (!code && o->svg) code = trace_write_svg(job, o->svg);
     return code ? code : trace_report(job);
 }
 
+/* Multiprocessors of the rank that has most. */
+static int most_processors(const trace_job *job, const cli_devices *devices) {
+    int sharing = job->problem->nranks / devices->count;
+    int share = devices->processors / (sharing > 1 ? sharing : 1);
+    return job->compute_workers > 0 && job->compute_workers < share ? job->compute_workers : share;
+}
+
 static int run(const trace_options *o, const run_problem *p) {
     trace_job job = {.options = o, .problem = p, .plan = {.size = sizeof job.plan}};
-    int comm = knobs_comm_workers(&o->knobs), compute = knobs_compute_workers(&o->knobs, p->nranks);
+    int64_t events = o->events ? o->events : o->backend == FERRY_CUDA ? 16384 : 65536;
+    cli_devices devices = {.count = 0};
+    if (o->backend == FERRY_CUDA && !cli_devices_find(FERRY_CUDA, &devices)) return cli_fail("%s", devices.why);
     configure(&job);
-    ferry_status status = ferry_layer_plan(&job.config, FERRY_CPU, 0, p->nranks, comm, compute, &job.plan);
+    knobs_choose_workers(&o->knobs, o->backend, p->nranks, &job.comm_workers, &job.compute_workers);
+    int sms = o->backend == FERRY_CUDA ? most_processors(&job, &devices) : 0;
+    ferry_status status = ferry_layer_plan(&job.config, (ferry_backend)o->backend, 0, p->nranks, job.comm_workers,
+                                           sms ? sms : job.compute_workers, &job.plan);
     if (status) return cli_fail_status(status, "planning the layer");
-    if (trace_log_create(&job.log, p->nranks, comm, compute, o->events))
-        return cli_fail("no memory for %" PRId64 " events per worker", o->events);
+    if (sms ? trace_log_create_gpu(&job.log, p->nranks, sms, events)
+            : trace_log_create(&job.log, p->nranks, job.comm_workers, job.compute_workers, events))
+        return cli_fail("no memory for %" PRId64 " events per worker", events);
     int code = trace(&job);
     trace_log_destroy(&job.log);
     return code;
@@ -110,7 +128,7 @@ static int trace_shape(const trace_options *o) {
 }
 
 int ferry_cmd_trace(int argc, char **argv) {
-    trace_options o = {.knobs.context = KNOB_CONTEXT_RULE, .events = 65536};
+    trace_options o = {.knobs.context = KNOB_CONTEXT_RULE};
     int code;
     if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
     if (o.input) return trace_input(&o);

@@ -12,13 +12,14 @@
 /* ---- Recording ---- */
 
 typedef struct trace_event {
-    int64_t ns;       /* CLOCK_MONOTONIC, which all processes of a machine share */
+    int64_t ns;       /* CLOCK_MONOTONIC, which all processes of a machine share; of a GPU its own, until aligned */
     const char *what; /* static text; forked ranks have it at the same address */
     int32_t macrobatch, step;
     uint8_t phase, begin, wait, backward;
 } trace_event;
 
-/* The events of one worker, or of a rank's calling thread. One thread writes it at a time, so nothing is locked. */
+/* The events of one worker, or of a rank's calling thread. One thread writes it at a time, so nothing is locked. On a
+ * GPU worker -1 has the schedule's launches. */
 typedef struct trace_buffer {
     _Alignas(64) trace_event *events;
     int64_t count, capacity;
@@ -28,12 +29,17 @@ typedef struct trace_buffer {
 typedef struct trace_log {
     int nranks, comm_workers, compute_workers;
     int workers;           /* 1 + comm_workers + compute_workers: a rank's threads, the calling one first */
+    int sms;               /* multiprocessors of a rank, FERRY_SM_WORKERS compute workers each; 0: threads */
     trace_buffer *buffers; /* [nranks * workers] */
     size_t bytes;          /* of the block of shared memory that begins with the buffers */
 } trace_log;
 
 /* `capacity`: events per worker. 0, or -1 when there is no memory. */
 int trace_log_create(trace_log *log, int nranks, int comm_workers, int compute_workers, int64_t capacity);
+/* For ranks on GPUs, of `sms` multiprocessors each. */
+int trace_log_create_gpu(trace_log *log, int nranks, int sms, int64_t capacity);
+/* Brings the clocks of GPUs together: the first wait for peers ends at one moment on all ranks. */
+void trace_log_align(trace_log *log);
 void trace_log_destroy(trace_log *log);
 /* Appends to the buffers of `log`, which stays the caller's. */
 ferry_observer trace_observer(trace_log *log);
@@ -62,7 +68,7 @@ typedef struct trace_options {
     const char *input, *shape, *json, *svg;
     int64_t ranks, processes; /* ranks 0: not given */
     layer_knobs knobs;
-    int64_t backward, events;
+    int64_t backend, backward, events; /* events 0: not given */
 } trace_options;
 
 /* A layer with random inputs and weights, in memory that children share. `block` is freed by trace_problem_free. */
@@ -80,7 +86,8 @@ typedef struct trace_job {
     const run_problem *problem;
     ferry_layer_config config;
     trace_log log;
-    ferry_plan plan; /* of rank 0 */
+    int comm_workers, compute_workers; /* for the communicator; on GPUs 0: the library's choice */
+    ferry_plan plan;                   /* of rank 0 */
 } trace_job;
 
 /* A cli_rank_main; `user` is the trace_job: one call to warm up and one that is traced, and their backwards. */
@@ -90,7 +97,7 @@ int trace_rank(void *user, const ferry_bootstrap *bootstrap, int rank);
 
 /* "H 2048, I 64, ..." with ranks and knobs, for titles. */
 void trace_title(const trace_job *job, char *to, size_t room);
-/* "comm 0", "compute 1", "caller"; worker as in ferry_event. */
+/* "comm 0", "compute 1", "caller", "SM 7 pull 2"; worker as in ferry_event. */
 void trace_worker_name(const trace_log *log, int worker, char *to, size_t room);
 /* "pull" and so on. */
 const char *trace_phase_name(int phase);

@@ -17,6 +17,32 @@ int trace_log_create(trace_log *log, int nranks, int comm_workers, int compute_w
     return 0;
 }
 
+int trace_log_create_gpu(trace_log *log, int nranks, int sms, int64_t capacity) {
+    int failed = trace_log_create(log, nranks, 0, sms * FERRY_SM_WORKERS, capacity);
+    log->sms = sms;
+    return failed;
+}
+
+/* When the rank's first wait for its peers was over; -1: it has none. */
+static int64_t released_ns(const trace_log *log, int rank) {
+    const trace_buffer *b = trace_buffer_of(log, rank, -1);
+    for (int64_t i = 0; i < b->count; i++)
+        if (b->events[i].wait && !b->events[i].begin) return b->events[i].ns;
+    return -1;
+}
+
+void trace_log_align(trace_log *log) {
+    int64_t first = released_ns(log, 0);
+    for (int rank = 1; rank < log->nranks; rank++) {
+        int64_t mine = released_ns(log, rank);
+        if (first < 0 || mine < 0) continue;
+        for (int worker = -1; worker < log->workers - 1; worker++) {
+            trace_buffer *b = trace_buffer_of(log, rank, worker);
+            for (int64_t i = 0; i < b->count; i++) b->events[i].ns += first - mine;
+        }
+    }
+}
+
 void trace_log_destroy(trace_log *log) {
     cli_shared_free(log->buffers, log->bytes);
     log->buffers = NULL;
@@ -28,6 +54,7 @@ trace_buffer *trace_buffer_of(const trace_log *log, int rank, int worker) {
 
 static int record(void *user, const ferry_event *event) {
     trace_buffer *buffer = trace_buffer_of(user, event->rank, event->worker);
+    buffer->lost += event->lost;
     if (buffer->count == buffer->capacity) {
         buffer->lost++;
         return 0;

@@ -16,8 +16,12 @@ static const char *const phase_names[] = {
 const char *trace_phase_name(int phase) { return phase_names[phase]; }
 
 void trace_worker_name(const trace_log *log, int worker, char *to, size_t room) {
+    static const char *const roles[FERRY_SM_WORKERS] = {"feed",   "pull 1",     "pull 2",
+                                                        "pull 3", "multiply 1", "multiply 2"};
     if (worker < 0)
-        snprintf(to, room, "caller");
+        snprintf(to, room, log->sms ? "schedule" : "caller");
+    else if (log->sms)
+        snprintf(to, room, "SM %d %s", worker / FERRY_SM_WORKERS, roles[worker % FERRY_SM_WORKERS]);
     else if (worker < log->comm_workers)
         snprintf(to, room, "comm %d", worker);
     else
@@ -27,13 +31,16 @@ void trace_worker_name(const trace_log *log, int worker, char *to, size_t room) 
 void trace_title(const trace_job *job, char *to, size_t room) {
     const run_problem *p = job->problem;
     const trace_log *log = &job->log;
+    char workers[64];
+    if (log->sms)
+        snprintf(workers, sizeof workers, "%d multiprocessors", log->sms);
+    else
+        snprintf(workers, sizeof workers, "%d + %d workers", log->comm_workers, log->compute_workers);
     snprintf(to, room,
              "H %" PRId64 ", I %" PRId64 ", E %" PRId64 ", K %" PRId64 ", T %" PRId64
-             "; %d rank%s (%s), %d + %d workers; "
-             "ring %" PRId64 ", minibatch %" PRId64 " rows",
+             "; %d rank%s (%s), %s; ring %" PRId64 ", minibatch %" PRId64 " rows",
              p->hidden, p->intermediate, p->experts, p->slots, p->max_tokens, p->nranks, p->nranks == 1 ? "" : "s",
-             job->options->processes ? "processes" : "threads", log->comm_workers, log->compute_workers,
-             job->plan.ring_rows, job->plan.minibatch_rows);
+             job->options->processes ? "processes" : "threads", workers, job->plan.ring_rows, job->plan.minibatch_rows);
 }
 
 /* Over all threads of all ranks. */

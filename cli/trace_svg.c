@@ -18,10 +18,11 @@ enum {
     WIDTH = 1280,
     LEFT = 92,
     RIGHT = 24,
-    HEAD = 88, /* title and legend */
-    ROW = 22,  /* from one worker to the next */
-    BAR = 18,  /* height of a worker's bar */
-    LANE = 12, /* from one lane of macrobatches to the next; neighbours are in different ones */
+    HEAD = 88,   /* title and legend */
+    ROW = 22,    /* from one worker to the next */
+    BAR = 18,    /* height of a worker's bar */
+    SM_ROW = 16, /* from one multiprocessor to the next */
+    LANE = 12,   /* from one lane of macrobatches to the next; neighbours are in different ones */
     LANES = 3,
     GROUP_HEAD = LANES * LANE + 8, /* above a rank's workers */
     GROUP_GAP = 18,
@@ -51,7 +52,23 @@ typedef struct picture {
 
 static double x_of(const picture *p, int64_t ns) { return LEFT + p->px_per_ns * (double)(ns - p->zero_ns); }
 static double ms_of(const picture *p, int64_t ns) { return 1e-6 * (double)(ns - p->zero_ns); }
-static int group_height(const trace_log *log) { return GROUP_HEAD + log->workers * ROW + GROUP_GAP; }
+static int group_height(const trace_log *log) {
+    return GROUP_HEAD + (log->sms ? ROW + log->sms * SM_ROW : log->workers * ROW) + GROUP_GAP;
+}
+
+/* A worker's place below its rank's head. */
+typedef struct row {
+    double y, height;
+} row;
+
+static row row_of(const trace_log *log, int worker) {
+    /* Within a multiprocessor: who feeds, the three that pull, the two that multiply. */
+    static const row role[FERRY_SM_WORKERS] = {{0, 2}, {2, 2}, {4, 2}, {6, 2}, {8, 3.5}, {11.5, 3.5}};
+    if (!log->sms || worker < 0) return (row){(worker + 1) * ROW, BAR};
+    row r = role[worker % FERRY_SM_WORKERS];
+    r.y += ROW + worker / FERRY_SM_WORKERS * SM_ROW;
+    return r;
+}
 
 static void put_text(FILE *f, const char *text) {
     for (; *text; text++) {
@@ -131,34 +148,47 @@ static int alike(const trace_event *a, const trace_event *b) {
 }
 
 /* `units` spans of one kind from `s`'s begin to end_ns. `named` is the macrobatch whose number was last drawn. */
-static void put_bar(const picture *p, const trace_span *s, int64_t end_ns, int64_t units, double y, int *named) {
+static void put_bar(const picture *p, const trace_span *s, int64_t end_ns, int64_t units, row at, int *named) {
     const trace_event *e = s->event;
     FILE *f = p->file;
     double x = x_of(p, s->begin_ns), width = x_of(p, end_ns) - x;
     double drawn = width > 2.5 ? width - 0.5 : width > 0.5 ? width : 0.5; /* a hair between neighbours */
-    double inset = s->depth > 0 ? 5 : 0;
+    double inset = s->depth > 0 && at.height == BAR ? 5 : 0;
     char kind = e->wait ? 'w' : e->macrobatch > 0 && e->macrobatch % 2 ? 'o' : 'e';
-    fprintf(f, "<rect class=\"%c%d\" x=\"%.2f\" y=\"%.0f\" width=\"%.2f\" height=\"%.0f\"><title>", kind, e->phase, x,
-            y + inset, drawn, BAR - 2 * inset);
+    fprintf(f, "<rect class=\"%c%d\" x=\"%.2f\" y=\"%.4g\" width=\"%.2f\" height=\"%.3g\"><title>", kind, e->phase, x,
+            at.y + inset, drawn, at.height - 2 * inset);
     if (e->wait) fputs("waits for: ", f);
     put_text(f, e->what);
     if (e->macrobatch >= 0) fprintf(f, "\nmacrobatch %d, step %d", e->macrobatch, e->step);
     if (units > 1) fprintf(f, "\n%" PRId64 " units", units);
     fprintf(f, "\n%.4f to %.4f ms</title></rect>\n", ms_of(p, s->begin_ns), ms_of(p, end_ns));
-    if (e->wait || e->macrobatch < 0 || e->macrobatch == *named || width < (e->macrobatch > 9 ? 16 : 10)) return;
+    if (e->wait || e->macrobatch < 0 || e->macrobatch == *named || width < (e->macrobatch > 9 ? 16 : 10) ||
+        at.height < BAR)
+        return;
     *named = e->macrobatch;
     fprintf(f, "<text class=\"n%s\" x=\"%.2f\" y=\"%.0f\">%d</text>\n", e->phase == FERRY_PHASE_COMPUTE ? " d" : "",
-            x + width / 2, y + BAR - 6, e->macrobatch);
+            x + width / 2, at.y + BAR - 6, e->macrobatch);
 }
 
-static void put_worker(const picture *p, int rank, int worker, double y) {
-    const trace_buffer *b = trace_buffer_of(&p->job->log, rank, worker);
+/* The name of a worker, of a multiprocessor before its first one, and the ground of its bars. */
+static void put_ground(const picture *p, int worker, double y) {
+    const trace_log *log = &p->job->log;
+    int sm = log->sms && worker >= 0;
     char name[64];
-    trace_worker_name(&p->job->log, worker, name, sizeof name);
+    if (sm && worker % FERRY_SM_WORKERS) return;
+    trace_worker_name(log, worker, name, sizeof name);
+    if (sm) snprintf(name, sizeof name, "SM %d", worker / FERRY_SM_WORKERS);
     fprintf(p->file,
             "<text x=\"%d\" y=\"%.0f\" class=\"r\">%s</text><rect x=\"%d\" y=\"%.0f\" width=\"%d\" height=\"%d\" "
             "fill=\"#f4f6f8\"/>\n",
-            LEFT - 10, y + BAR - 5, name, LEFT, y, WIDTH - LEFT - RIGHT, BAR);
+            LEFT - 10, y + (sm ? SM_ROW : BAR) - 5, name, LEFT, y, WIDTH - LEFT - RIGHT, sm ? SM_ROW - 1 : BAR);
+}
+
+static void put_worker(const picture *p, int rank, int worker, double top) {
+    const trace_buffer *b = trace_buffer_of(&p->job->log, rank, worker);
+    row at = row_of(&p->job->log, worker);
+    at.y += top;
+    put_ground(p, worker, at.y);
     int64_t count = trace_spans(b, p->end_ns, p->spans), next;
     int named = -1;
     for (int depth = 0; depth < 2; depth++) {
@@ -174,7 +204,7 @@ static void put_worker(const picture *p, int rank, int worker, double y) {
                 end_ns = other->end_ns;
                 units++;
             }
-            put_bar(p, &p->spans[i], end_ns, units, y, &named);
+            put_bar(p, &p->spans[i], end_ns, units, at, &named);
         }
     }
 }
@@ -217,8 +247,7 @@ static void put_rank(const picture *p, int rank, double y) {
     fprintf(p->file, "<text x=\"20\" y=\"%.0f\" font-weight=\"600\" fill=\"#0f172a\">rank %d</text>\n", y + 18, rank);
     find_lives(p, rank);
     put_lives(p, y);
-    for (int worker = -1; worker < p->job->log.workers - 1; worker++)
-        put_worker(p, rank, worker, y + GROUP_HEAD + (worker + 1) * ROW);
+    for (int worker = -1; worker < p->job->log.workers - 1; worker++) put_worker(p, rank, worker, y + GROUP_HEAD);
 }
 
 static int prepare(picture *p) {

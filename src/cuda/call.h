@@ -143,6 +143,7 @@ typedef struct fy_gpu_tables {
     fy_gpu_state *state;
     int32_t *histogram;      /* [chunks][experts] */
     int32_t *expert_local;   /* [experts]: index here, or -1 */
+    int32_t *expert_rank;    /* [experts] */
     int32_t *local_expert;   /* [local experts] */
     int32_t *first_block;    /* [local experts + 1] */
     int32_t *first_tile;     /* [local experts + 1], canonical numbers */
@@ -207,6 +208,7 @@ typedef struct fy_gpu_call {
     uint32_t
         *ring_call; /* [2] forwards whose first macrobatch the ring holds, whose x is staged; any forward clears both */
     fy_gpu_trace trace;
+    int32_t context_filled; /* an earlier forward has filled the context: a call that does nothing leaves that */
 } fy_gpu_call;
 
 #endif

@@ -39,6 +39,8 @@ static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank) {
     }
     const uint32_t no_slot = UINT32_MAX;
     cudaError_t error = cudaMemcpy(e->call.table.expert_local, map, (size_t)experts * 4, cudaMemcpyHostToDevice);
+    if (error == cudaSuccess)
+        error = cudaMemcpy(e->call.table.expert_rank, expert_rank, (size_t)experts * 4, cudaMemcpyHostToDevice);
     if (error == cudaSuccess && local)
         error = cudaMemcpy(e->call.table.local_expert, map + experts, (size_t)local * 4, cudaMemcpyHostToDevice);
     if (error == cudaSuccess)

@@ -106,6 +106,7 @@ ferry_status fy_gpu_gradient_forward(fy_gpu_gradient *d, uint8_t *context, const
     fy_gpu_lay_context(&e->shape, context, &b.context);
     use_context(&c, &b.context);
     FY_TRY(map_context(d, &b));
+    c.context_filled = args->context->phase == FY_CONTEXT_FILLED;
     c.saved_x = b.context.x;
     c.keep.x = b.routed.x[1];
     for (int saved = 0; saved < 2; saved++) {

@@ -14,6 +14,7 @@
 
 #include "cuda/trace.cuh"
 #include "ferry/ferry.h"
+#include "rules/load.h"
 #include "rules/place.h"
 #include "rules/tile.h"
 
@@ -323,6 +324,56 @@ FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call) {
     page->table_bytes = bytes;
 }
 
+/* Rows of every expert over all ranks. */
+FY_DEVICE int fy_rows_of_expert(const fy_gpu_call &c, const int32_t *counts, int expert) {
+    int rows = 0;
+    for (int s = 0; s < c.ranks; s++) rows += counts[(int64_t)s * c.experts + expert];
+    return rows;
+}
+
+/* The greatest value and its lowest index over a block of 1,024 threads, as value << 32 | ~index. */
+FY_DEVICE void fy_busiest(unsigned long long *most, int rows, int index) {
+    if (rows > 0) atomicMax(most, (unsigned long long)rows << 32 | (uint32_t)~index);
+}
+
+/* What the caller wants to know about the load (rules/load.h in parallel). One block of 1,024 threads. */
+FY_DEVICE void fy_report_load(const fy_gpu_call &c, uint32_t call) {
+    __shared__ unsigned long long rank_rows[FY_GPU_MAX_RANKS], total, most;
+    __shared__ int bins[FY_LOAD_BINS], empty;
+    const int32_t *counts = fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]);
+    if (threadIdx.x < FY_GPU_MAX_RANKS) rank_rows[threadIdx.x] = 0;
+    if (threadIdx.x < FY_LOAD_BINS) bins[threadIdx.x] = 0;
+    if (threadIdx.x == 0) total = most = empty = 0;
+    __syncthreads();
+    for (int e = threadIdx.x; e < c.experts; e += blockDim.x) {
+        int rows = fy_rows_of_expert(c, counts, e);
+        if (c.expert_rows) c.expert_rows[e] = rows;
+        atomicAdd(&rank_rows[c.table.expert_rank[e]], (unsigned long long)rows);
+        atomicAdd(&total, (unsigned long long)rows);
+        if (rows == 0) atomicAdd(&empty, 1);
+        fy_busiest(&most, rows, e);
+    }
+    __syncthreads();
+    if (!c.load) return;
+    for (int e = threadIdx.x; e < c.experts; e += blockDim.x)
+        atomicAdd(&bins[fy_load_bin(fy_rows_of_expert(c, counts, e), (int64_t)total, c.experts)], 1);
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    ferry_load l = {};
+    l.rows = (int64_t)total;
+    l.empty_experts = empty;
+    if (most) l.busiest_expert = (int32_t) ~(uint32_t)most;
+    for (int r = 0; r < c.ranks; r++) {
+        if ((int64_t)rank_rows[r] <= l.busiest_rows) continue;
+        l.busiest_rows = (int64_t)rank_rows[r];
+        l.busiest_rank = r;
+    }
+    l.overload = fy_load_over(l.busiest_rows, l.rows, c.ranks);
+    l.expert_overload = fy_load_over((int64_t)(most >> 32), l.rows, c.experts);
+    for (int i = 0; i < FY_LOAD_BINS; i++) l.histogram[i] = bins[i];
+    *c.load = l;
+}
+
 /* One block of 1,024 threads. */
 FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     __shared__ int warp_sums[33], carry_blocks, carry_tiles, carry_rows, failed;
@@ -400,6 +451,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         page->blocks = blocks;
     }
     fy_count_traffic(c, call);
+    if (c.load || c.expert_rows) fy_report_load(c, call);
     fy_trace_launch_end(c, FY_LAUNCH_LAY);
 }
 

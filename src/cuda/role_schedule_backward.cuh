@@ -39,11 +39,12 @@ FY_DEVICE void fy_copy_tokens(uint16_t *to, const uint16_t *from, int64_t stride
 
 /*
  * The tables of rows are in the context already: the forward's schedule has written them there. A forward that does
- * nothing leaves a context without rows.
+ * nothing leaves the context as it was, without rows where it was never filled.
  */
 FY_DEVICE void fy_keep_role(const fy_gpu_call &c, const fy_gpu_context &context, fy_gpu_backward_state *backward) {
     const fy_gpu_state *state = c.table.state;
     fy_span s = fy_grid_span();
+    if (state->skip && c.context_filled) return;
     if (state->skip) {
         for (int64_t l = s.first; l <= c.local_experts; l += s.step) context.first_block[l] = 0;
         if (s.first == 0) {

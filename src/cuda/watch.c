@@ -11,36 +11,33 @@
 #include <stdio.h>
 #include <time.h>
 
-/* enum fy_gpu_site in words. */
-static const struct {
-    ferry_phase phase;
-    const char *what;
-} site_words[] = {{FERRY_PHASE_SCHEDULE, "nothing"},
-                  {FERRY_PHASE_SCHEDULE, "its publication of the call"},
-                  {FERRY_PHASE_PULL, "room in the ring of tokens"},
-                  {FERRY_PHASE_COMPUTE, "rows that are being pulled"},
-                  {FERRY_PHASE_COMPUTE, "room in the ring of h"},
-                  {FERRY_PHASE_COMPUTE, "column tiles of h"},
-                  {FERRY_PHASE_SUM, "result rows of a token (awaited rank unknown)"},
-                  {FERRY_PHASE_SCHEDULE, "the same parts of a backward of the same forward"},
-                  {FERRY_PHASE_PULL, "room in the ring of gradient rows"},
-                  {FERRY_PHASE_COMPUTE, "g and u that are computed again"},
-                  {FERRY_PHASE_COMPUTE, "gradient rows"},
-                  {FERRY_PHASE_COMPUTE, "open sums of a weight gradient"},
-                  {FERRY_PHASE_PULL, "its last pull of the call"}};
+const struct fy_gpu_site_word fy_gpu_site_words[FY_SITES] = {
+    {FERRY_PHASE_SCHEDULE, "nothing"},
+    {FERRY_PHASE_SCHEDULE, "its publication of the call"},
+    {FERRY_PHASE_PULL, "room in the ring of tokens"},
+    {FERRY_PHASE_COMPUTE, "rows that are being pulled"},
+    {FERRY_PHASE_COMPUTE, "room in the ring of h"},
+    {FERRY_PHASE_COMPUTE, "column tiles of h"},
+    {FERRY_PHASE_SUM, "result rows of a token (awaited rank unknown)"},
+    {FERRY_PHASE_SCHEDULE, "the same parts of a backward of the same forward"},
+    {FERRY_PHASE_PULL, "room in the ring of gradient rows"},
+    {FERRY_PHASE_COMPUTE, "g and u that are computed again"},
+    {FERRY_PHASE_COMPUTE, "gradient rows"},
+    {FERRY_PHASE_COMPUTE, "open sums of a weight gradient"},
+    {FERRY_PHASE_PULL, "its last pull of the call"}};
 
 static void raise_device_fault(fy_gpu_layer *l) {
     ferry_comm *comm = l->layer->comm;
     const volatile fy_gpu_page *p = l->engine.page;
     int site = p->site >= FY_AT_ENTER && p->site < FY_SITES ? p->site : 0;
     fy_fault fault = {.status = site == FY_AT_KIND ? FERRY_E_MISMATCH : FERRY_E_TIMEOUT,
-                      .phase = site_words[site].phase,
+                      .phase = fy_gpu_site_words[site].phase,
                       .waiting_rank = comm->rank,
                       .awaited_rank = p->awaited_rank,
                       .expected = p->expected,
                       .seen = p->seen,
                       .waited_s = site == FY_AT_ENTER ? comm->config.enter_timeout_s : comm->config.progress_timeout_s};
-    snprintf(fault.what, sizeof fault.what, "%s", site_words[site].what);
+    snprintf(fault.what, sizeof fault.what, "%s", fy_gpu_site_words[site].what);
     fy_raise(comm, &fault);
 }
 
