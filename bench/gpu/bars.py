@@ -14,11 +14,12 @@ after a barrier on the GPUs; the slowest rank counts.
     ring       a ring of a quarter of the rows against one that holds all: forward; and forward + backward without saved
                rows against all rows saved
     skew       score with skew 1 over score with skew 0, the busiest rank's rows counted
-    pipeline   products inside the layer against the stand-alone plain product: time of the plain products for the added
-               rows / time that the layer takes longer for them, when rows grow four-fold (one rank, all tokens local).
-               What a call costs whatever its rows (schedule, first pulls, last sums) cancels; SwiGLU, pushes and sums
-               of the added rows count as the layer's. Beside it the same when the intermediate size doubles: then
-               pushes and sums cancel too
+    pipeline   products inside the layer against the stand-alone plain product, one rank, all tokens local. The limit is
+               for a tile's time in `ferry trace` (gate and up, or down, from the first operands to the last sum; what
+               follows, SwiGLU, stores and pushes, is not in it) against the plain product's time for a tile with its
+               store, which it overlaps. Beside it, from whole calls: time of the plain products for added rows over
+               the time that the layer takes longer for them, when rows grow four-fold: fixed costs (schedule, first
+               pulls, last sums) cancel, everything else counts as the layer's; and when the intermediate size doubles
     host       processor time of the calling thread for one forward: from Python (ctypes, arguments made before) and
                from C
     graph      a captured forward replayed 1,000 times with other N, x, ids and weights each time, against the bits of
@@ -29,7 +30,11 @@ after a barrier on the GPUs; the slowest rank counts.
 """
 import argparse
 import ctypes as C
+import json
+import os
 import statistics
+import subprocess
+import tempfile
 import time
 
 import common as c
@@ -55,6 +60,10 @@ class Lab:
                           "kept": kept})
         c.say(f"{'kept  ' if kept else 'MISSED'} {name}: {value:.4g} (limit {'<=' if most else '>='} {limit:g})")
         return value
+
+    def beside(self, name):
+        """A file in the library's folder."""
+        return os.path.join(os.path.dirname(os.path.abspath(self.o.library)), name)
 
     def alone(self):
         """A communicator of this process alone."""
@@ -232,6 +241,53 @@ def skew(lab):
     return result
 
 
+def spans_ms(path, names):
+    """Durations in a file of `ferry trace`, by name."""
+    found, open_spans = {name: [] for name in names}, {}
+    for e in json.load(open(path))["traceEvents"]:
+        stack = open_spans.setdefault((e["pid"], e.get("tid")), [])
+        if e["ph"] == "B":
+            stack.append((e["name"], e["ts"]))
+        elif e["ph"] == "E":
+            name, begin = stack.pop()
+            if name in found:
+                found[name].append((e["ts"] - begin) / 1e3)
+    return found
+
+
+def traced(lab):
+    """Times of product tiles in `ferry trace`, and of the plain product's, both on a GPU that has rested: seconds of
+    load make it slower."""
+    if c.WORLD > 1 or not os.path.exists(lab.beside("ferry")):
+        return "skipped: one rank alone is traced, by the command beside the library"
+    H, I, E, T = 7168, 2048, 6, 2048
+    plain, tiles = {}, {"gate and up": T * E // 128 * (2 * I // 256), "down": T * E // 128 * (H // 256)}
+    for name, extents in (("gate and up", (2 * I, H)), ("down", (H, I))):
+        operands, times = lab.yard.operands(T * E, *extents), []
+        for _ in range(5):
+            time.sleep(0.3)
+            events = []
+            for _ in range(3):
+                c.timed(lambda: lab.yard.product(*operands), events)
+            torch.cuda.synchronize()
+            times.append(events[-1][0].elapsed_time(events[-1][1]))
+        plain[name] = statistics.median(times) / -(-tiles[name] // 132)
+    result = {"plain_tile_ms": plain, "tile_ms": []}
+    torch.cuda.empty_cache()
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            subprocess.run([lab.beside("ferry"), "trace", "--backend", "cuda", "--shape", "kimi-slice", "--ranks", "1",
+                            "--out", path],
+                           check=True, capture_output=True, timeout=60)
+            result["tile_ms"].append({name: statistics.mean(t) for name, t in spans_ms(path, plain).items()})
+    cost = sum(tiles[name] * plain[name] for name in tiles)
+    result["rates"] = [cost / sum(tiles[name] * t[name] for name in tiles) for t in result["tile_ms"]]
+    lab.bar("rate of the products inside a traced call over the plain product's", statistics.median(result["rates"]),
+            0.95, most=False)
+    return result
+
+
 def pipeline(lab):
     ferry, H, E = lab.alone(), SHAPES["kimi-slice"][0], 6
     sizes = {"few rows": (2048, 2048), "many rows": (8192, 2048), "many rows, wide": (8192, 4096)}
@@ -251,14 +307,12 @@ def pipeline(lab):
         plain = sum(ms[more][k] - ms[less][k] for k in ("plain_make", "plain_finish"))
         return plain / (ms[more]["layer"] - ms[less]["layer"])
 
-    lab.bar("rate of the products in the pipeline over the plain product's", rate("few rows", "many rows"), 0.95,
-            most=False)
-    wide = rate("many rows", "many rows, wide")
-    c.say(f"       the same where the intermediate size grows instead: {wide:.4g}")
+    rows, wide = rate("few rows", "many rows"), rate("many rows", "many rows, wide")
+    c.say(f"       added rows over the plain product's time for them: {rows:.4g}; added intermediate size: {wide:.4g}")
     for layer in layers:
         ferry.drop(layer)
-    return {"rows_of_few_and_many": [2048 * E, 8192 * E], "intermediate": [2048, 4096], "ms": ms,
-            "rate_by_rows": rate("few rows", "many rows"), "rate_by_intermediate": wide}
+    return {"traced": traced(lab), "rows_of_few_and_many": [2048 * E, 8192 * E], "intermediate": [2048, 4096], "ms": ms,
+            "rate_by_rows": rows, "rate_by_intermediate": wide}
 
 
 def host(lab):
