@@ -16,6 +16,8 @@ for folder in (TOP / "python", TOP / "tests/python"):
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TOP / "python"), str(TOP / "tests/python"),
                                             os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
+# Tensors here are small: more threads only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 try:
     import torch
 except ImportError:

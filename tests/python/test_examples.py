@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 
@@ -15,15 +16,28 @@ TOP = pathlib.Path(__file__).resolve().parents[2]
 HERE = {"CUDA_VISIBLE_DEVICES": ""} if "cuda" not in DEVICES else {}
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return str(s.getsockname()[1])
+
+
 def run(name, *options, ranks=1):
-    launcher = []
-    if ranks > 1:  # the spelling that old and new versions know
-        launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--rdzv_backend=c10d",
-                    "--rdzv_endpoint=localhost:0"]
-    done = subprocess.run([sys.executable, *launcher, str(TOP / "examples" / name), *options], capture_output=True,
-                          text=True, timeout=150, env={**os.environ, **HERE, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    """The output of rank 0; the ranks are started with the variables that torchrun sets."""
+    port, started = free_port(), []
+    for rank in range(ranks):
+        env = {**os.environ, **HERE, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
+               "WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+        started.append(subprocess.Popen([sys.executable, str(TOP / "examples" / name), *options], env=env, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    try:
+        ended = [p.communicate(timeout=100) for p in started]
+    finally:
+        for p in started:
+            p.kill()
+    for p, (out, err) in zip(started, ended):
+        assert p.returncode == 0, out + err
+    return ended[0][0]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
