@@ -41,7 +41,9 @@ for step in range(options.steps):
     if ranks > 1:
         for parameter in block.parameters():
             if not getattr(parameter, "expert_parallel", False):
-                dist.all_reduce(parameter.grad)
+                total = parameter.grad.float()
+                dist.all_reduce(total)
+                parameter.grad.copy_(total)
         dist.all_reduce(loss.detach_(), op=dist.ReduceOp.SUM)
     optimizer.step()
     if rank == 0 and step % 10 == 9:
