@@ -190,6 +190,7 @@ static int write_file(const lm_trainer *trainer, const char *path) {
     metadata m;
     describe(&m, &model->config, trainer->step);
     char error[SAFETENSORS_ERROR_BYTES];
+    if (!code && lm_outer_check(trainer->outer)) code = cli_fail("no checkpoint was written: %s", lm_error());
     if (!code && safetensors_write(path, tensors, count, m.pairs, m.count, error)) code = cli_fail("%s", error);
     free(data);
     free(names);

@@ -78,7 +78,9 @@ static int train(const train_job *job, ferry_comm *comm, int device, const ferry
     LM_TRY(lm_trainer_evaluate(t, lm_trainer_windows(t), &held_out));
     if (talks(t)) train_print_end(job, t->step, held_out, cli_now_s() - begin);
     if (job->options.save) *code = train_checkpoint_save(t, job->options.save);
-    return job->options.sample && !*code ? sample(job, t) : 0;
+    if (job->options.sample && !*code) LM_TRY(sample(job, t));
+    if (!*code) lm_outer_finish(t->outer);
+    return 0;
 }
 
 int train_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {

@@ -4,6 +4,7 @@
 
 #include "lm/error.h"
 #include "lm/outer_nccl.h"
+#include "lm/outer_watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +16,10 @@ enum { PIECE = 1 << 18, MOST_NODES = LM_SHARDS }; /* PIECE: values of a node tha
 struct lm_outer {
     ferry_bootstrap across;
     const lm_ops *ops;
-    float *gathered;     /* [nodes][PIECE] */
-    lm_nccl *nccl;       /* NULL: through the bootstrap */
+    float *gathered; /* [nodes][PIECE] */
+    lm_nccl *nccl;   /* NULL: through the bootstrap */
+    lm_watch *watch; /* with NCCL */
+    int finished;
     unsigned char *host; /* GPU without NCCL: on the way, grown when needed */
     size_t host_bytes;
     char way[64];
@@ -44,6 +47,8 @@ static gpu_card write_card(int device, char *version, size_t room) {
     return card;
 }
 
+static void abort_nccl(void *user) { lm_nccl_abort(((lm_outer *)user)->nccl); }
+
 static int choose_way(lm_outer *o, int device) {
     gpu_card mine, all[MOST_NODES];
     char version[48];
@@ -57,7 +62,8 @@ static int choose_way(lm_outer *o, int device) {
         }
     }
     snprintf(o->way, sizeof o->way, "NCCL %s", version);
-    return lm_nccl_create(&o->across, &o->nccl);
+    LM_TRY(lm_nccl_create(&o->across, &o->nccl));
+    return lm_watch_create(&o->across, abort_nccl, o, &o->watch);
 }
 
 /* ---- Life ---- */
@@ -86,11 +92,17 @@ int lm_outer_create(const ferry_bootstrap *across, const lm_ops *ops, const lm_c
 
 void lm_outer_destroy(lm_outer *outer) {
     if (!outer) return;
+    lm_watch_destroy(outer->watch, outer->finished);
+    if (outer->nccl && !outer->finished) lm_nccl_abort(outer->nccl);
     lm_nccl_destroy(outer->nccl);
     if (outer->gathered) outer->ops->free(outer->gathered);
     free(outer->host);
     free(outer);
 }
+
+void lm_outer_finish(lm_outer *outer) { outer->finished = 1; }
+
+int lm_outer_check(lm_outer *outer) { return outer->watch ? lm_watch_check(outer->watch) : 0; }
 
 const char *lm_outer_way(const lm_outer *outer) { return outer->way; }
 
@@ -118,6 +130,7 @@ static int gather_by_host(lm_outer *o, const void *mine, void *all, size_t bytes
 }
 
 int lm_outer_gather(lm_outer *o, const void *mine, void *all, size_t bytes) {
+    LM_TRY(lm_outer_check(o));
     if (o->nccl) return lm_nccl_gather(o->nccl, mine, all, bytes, o->ops->stream());
     return o->ops == &lm_ops_cpu ? gather_on_host(o, mine, all, bytes) : gather_by_host(o, mine, all, bytes);
 }

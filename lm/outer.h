@@ -21,7 +21,10 @@ typedef struct lm_outer lm_outer;
  * when every node has it and a GPU of its own, and through host memory otherwise, with the same bits.
  */
 int lm_outer_create(const ferry_bootstrap *across, const lm_ops *ops, const lm_config *config, lm_outer **outer);
+/* Whoever destroys it before lm_outer_finish has failed, which the other nodes are told. */
 void lm_outer_destroy(lm_outer *outer);
+/* All is done on this node: destroying it waits until that is so on all. */
+void lm_outer_finish(lm_outer *outer);
 
 /* How nodes are joined, for people: "NCCL 2.27.3", "host memory", or "" with one node. */
 const char *lm_outer_way(const lm_outer *outer);
@@ -31,5 +34,8 @@ const char *lm_outer_way(const lm_outer *outer);
 int lm_outer_gather(lm_outer *outer, const void *mine, void *all, size_t bytes);
 /* Collective across nodes. values[count] become their sum over the nodes. */
 int lm_outer_sum(lm_outer *outer, float *values, int64_t count);
+/* Local. Whether sums are what they should be: ask once they have been waited for, before anybody relies on them. On a
+ * GPU they may have been given up for a node that is lost. 0, or -1 with lm_error(). */
+int lm_outer_check(lm_outer *outer);
 
 #endif

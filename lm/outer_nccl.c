@@ -5,6 +5,7 @@
 #include "lm/error.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,11 @@ typedef struct unique_id {
     X(unique, "ncclGetUniqueId", (unique_id * id))                                                                     \
     X(create, "ncclCommInitRank", (void **comm, int nranks, unique_id id, int rank))                                   \
     X(destroy, "ncclCommDestroy", (void *comm))                                                                        \
+    X(abort, "ncclCommAbort", (void *comm))                                                                            \
     X(gather, "ncclAllGather", (const void *mine, void *all, size_t count, int type, void *comm, void *stream))
 
 struct lm_nccl {
+    pthread_mutex_t lock; /* of comm: nobody uses what another thread has ended */
     void *comm;
     const char *(*text)(int result);
 #define NCCL_MEMBER(member, symbol, arguments) int(*member) arguments;
@@ -76,6 +79,7 @@ static int join(lm_nccl *n, const ferry_bootstrap *across) {
 int lm_nccl_create(const ferry_bootstrap *across, lm_nccl **nccl) {
     lm_nccl *n = calloc(1, sizeof *n);
     if (!n) return lm_fail("no memory for NCCL");
+    pthread_mutex_init(&n->lock, NULL);
     if (load(n) || join(n, across)) {
         lm_nccl_destroy(n);
         return -1;
@@ -87,9 +91,21 @@ int lm_nccl_create(const ferry_bootstrap *across, lm_nccl **nccl) {
 void lm_nccl_destroy(lm_nccl *nccl) {
     if (!nccl) return;
     if (nccl->comm) nccl->destroy(nccl->comm);
+    pthread_mutex_destroy(&nccl->lock);
     free(nccl); /* the library stays loaded: it may have threads that are still ending */
 }
 
+void lm_nccl_abort(lm_nccl *n) {
+    pthread_mutex_lock(&n->lock);
+    if (n->comm) n->abort(n->comm);
+    n->comm = NULL;
+    pthread_mutex_unlock(&n->lock);
+}
+
 int lm_nccl_gather(lm_nccl *n, const void *mine, void *all, size_t bytes, void *stream) {
-    return check(n, n->gather(mine, all, bytes, TYPE_BYTE, n->comm, stream), "gathering across nodes");
+    pthread_mutex_lock(&n->lock);
+    int bad = n->comm ? check(n, n->gather(mine, all, bytes, TYPE_BYTE, n->comm, stream), "gathering across nodes")
+                      : lm_fail("NCCL: it was ended, since a node is lost");
+    pthread_mutex_unlock(&n->lock);
+    return bad;
 }

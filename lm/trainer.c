@@ -106,6 +106,7 @@ int lm_trainer_fetch(lm_trainer *trainer) {
     if (trainer->fetched == trainer->step) return 0;
     LM_TRY(model->ops->get(&loss, trainer->totals, sizeof loss));
     LM_TRY(model->ops->get(&squares, trainer->squares, sizeof squares));
+    LM_TRY(lm_outer_check(trainer->outer));
     trainer->fetched = trainer->step;
     trainer->loss = loss / (double)(c->sequences * c->length);
     trainer->gradient_norm = sqrt(squares);
@@ -162,6 +163,7 @@ int lm_trainer_evaluate(lm_trainer *trainer, int64_t windows, double *loss) {
     }
     LM_TRY(lm_exchange_totals(trainer));
     LM_TRY(model->ops->get(loss, trainer->totals, sizeof *loss));
+    LM_TRY(lm_outer_check(trainer->outer));
     *loss /= (double)(windows * c->length);
     LM_TRY(lm_meet(model, "waiting for all ranks to read the held-out loss"));
     return check_finite(trainer, "the held-out loss", *loss);

@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <mpi.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,8 @@
 extern const cli_mpi_module ferry_mpi_module;
 
 static MPI_Comm groups[2]; /* this node's ranks; the ranks at this place of all nodes */
+/* Calls of MPI come one at a time, from whatever thread; waiting is done without it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int say(char why[CLI_MPI_WHY], const char *doing, int error) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -23,8 +26,8 @@ static int say(char why[CLI_MPI_WHY], const char *doing, int error) {
 
 #define TRY(call, doing)                                                                                               \
     do {                                                                                                               \
-        int error = (call);                                                                                            \
-        if (error != MPI_SUCCESS) return say(why, doing, error);                                                       \
+        int tried = (call);                                                                                            \
+        if (tried != MPI_SUCCESS) return say(why, doing, tried);                                                       \
     } while (0)
 
 /* machine[rank]: the first rank on the same machine as `rank`. */
@@ -101,8 +104,11 @@ static int find(int nodes, cli_mpi_place *place, char why[CLI_MPI_WHY]) {
 
 static int start(int nodes, cli_mpi_place *place, char why[CLI_MPI_WHY]) {
     int given;
-    /* Threads of the layer make no MPI calls. */
-    TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given), "starting");
+    TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given), "starting");
+    if (given < MPI_THREAD_SERIALIZED) {
+        snprintf(why, CLI_MPI_WHY, "MPI: this library lets only one thread call it");
+        return -1;
+    }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     return find(nodes, place, why);
 }
@@ -121,12 +127,18 @@ static int gather(int across, const void *mine, void *all, size_t bytes, double 
         snprintf(why, CLI_MPI_WHY, "MPI: %zu bytes to gather, at most %d at a time", bytes, INT_MAX);
         return -1;
     }
+    pthread_mutex_lock(&lock);
     MPI_Comm_rank(group, &rank);
     if (bytes > 0) memmove((char *)all + (size_t)rank * bytes, mine, bytes);
-    TRY(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)bytes, MPI_BYTE, group, &request), "gathering");
+    int error = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)bytes, MPI_BYTE, group, &request);
+    pthread_mutex_unlock(&lock);
+    TRY(error, "gathering");
     /* Peers are milliseconds away at most times, and processors may be short: polling sleeps a little. */
     for (double deadline = now_s() + timeout_s; !done;) {
-        TRY(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "gathering");
+        pthread_mutex_lock(&lock);
+        error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        pthread_mutex_unlock(&lock);
+        TRY(error, "gathering");
         if (!done && now_s() > deadline) {
             snprintf(why, CLI_MPI_WHY, "MPI: waited %g s in an all-gather %s; a process has died or hangs", timeout_s,
                      across ? "across nodes" : "of this node");

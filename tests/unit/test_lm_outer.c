@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums across nodes: in node order bit for bit, piece by piece, and a node that is lost. */
+/* Sums across nodes: in node order bit for bit, piece by piece, and a node that is lost; watching for that. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +10,13 @@
 #include "cli/launch.h"
 #include "lm/error.h"
 #include "lm/outer.h"
+#include "lm/outer_watch.h"
 
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum { NODES = 4, RANKS = 2, COUNT = (2 << 18) + 77 }; /* two pieces and a part of one */
 
@@ -104,8 +109,81 @@ static void one_node_needs_nobody(void **state) {
     lm_outer_destroy(outer);
 }
 
+/* ---- Watching ---- */
+
+typedef enum ending { ALL_WELL, ONE_FAILS, ONE_DIES } ending;
+
+typedef struct watched {
+    ending ending;
+    _Atomic int lost[NODES]; /* how often it was called */
+    int failed[NODES];       /* 1: lm_watch_check failed when it was, and at the end */
+    char said[NODES][256];
+} watched;
+
+typedef struct lost_user {
+    watched *board;
+    int node;
+    lm_watch *watch;
+} lost_user;
+
+static void lost(void *user) {
+    lost_user *u = user;
+    u->board->lost[u->node]++;
+}
+
+static int watch_main(void *user, const ferry_bootstrap *bootstrap, int rank) {
+    watched *b = user;
+    lost_user u = {.board = b, .node = rank};
+    int last = rank == NODES - 1;
+    if (lm_watch_create(&bootstrap[CLI_ACROSS], lost, &u, &u.watch)) return 1;
+    nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); /* some rounds pass */
+    if (lm_watch_check(u.watch)) return 2;
+    if (last && b->ending == ONE_DIES) raise(SIGKILL);
+    /* Those who are to lose the last one work on until they have. */
+    for (int i = 0; i < 2000 && !last && b->ending != ALL_WELL && !b->lost[rank]; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    b->failed[rank] = lm_watch_check(u.watch) != 0;
+    if (b->failed[rank]) snprintf(b->said[rank], sizeof b->said[rank], "%s", lm_error());
+    lm_watch_destroy(u.watch, !last || b->ending == ALL_WELL);
+    return 0;
+}
+
+static void check_watch(ending how, int processes, const char *sentence) {
+    watched *b = cli_shared_alloc(sizeof *b);
+    assert_non_null(b);
+    b->ending = how;
+    cli_launch_options options = {.nranks = 1, .nodes = NODES, .processes = processes, .timeout_s = 60};
+    assert_int_equal(cli_launch(&options, watch_main, b), how == ONE_DIES ? 128 + SIGKILL : 0);
+    for (int node = 0; node < NODES; node++) {
+        int loses = how != ALL_WELL && node < NODES - 1;
+        assert_int_equal(b->lost[node], loses);
+        assert_int_equal(b->failed[node], loses);
+        if (loses) assert_non_null(strstr(b->said[node], sentence));
+    }
+    cli_shared_free(b, sizeof *b);
+}
+
+static void a_watch_ends_well(void **state) {
+    (void)state;
+    check_watch(ALL_WELL, 0, "");
+    check_watch(ALL_WELL, 1, "");
+}
+
+static void a_watch_sees_a_failure(void **state) {
+    (void)state;
+    check_watch(ONE_FAILS, 0, "node 3 failed");
+    check_watch(ONE_FAILS, 1, "node 3 failed");
+}
+
+static void a_watch_sees_a_death(void **state) {
+    (void)state;
+    check_watch(ONE_DIES, 1, "lost the other nodes");
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_are_in_node_order), cmocka_unit_test(a_lost_node_is_said),
-                                       cmocka_unit_test(one_node_needs_nobody)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_are_in_node_order), cmocka_unit_test(a_lost_node_is_said),
+        cmocka_unit_test(one_node_needs_nobody),  cmocka_unit_test(a_watch_ends_well),
+        cmocka_unit_test(a_watch_sees_a_failure), cmocka_unit_test(a_watch_sees_a_death)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
