@@ -2,7 +2,8 @@
 """Curves over steps as an SVG picture: plot(path, title, {name: values})."""
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 400, 60, 40, 20, 50
-LINES = (("#c0392b", "7 4"), ("#1f4e8c", ""), ("#2e7d32", "2 3"))
+# The first is whole and below, so that curves that coincide are all seen.
+LINES = (("#8fb0d9", "", 4), ("#b03030", "8 5", 1.5), ("#2e7d32", "2 4", 1.5))
 
 
 def ticks(low, high, wanted=6):
@@ -37,12 +38,12 @@ def plot(path, title, curves, y_name="loss (nats per token)", x_name="step"):
                f'<text transform="translate(16 {TOP + plane_h / 2:.0f}) rotate(-90)" text-anchor="middle">'
                f'{y_name}</text>')
     for i, (name, values) in enumerate(curves.items()):
-        colour, dashes = LINES[i % len(LINES)]
+        colour, dashes, width = LINES[i % len(LINES)]
         points = " ".join(f"{x(s):.1f},{y(v):.1f}" for s, v in enumerate(values, 1))
         row = TOP + 20 + 20 * i
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2" '
+        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}" '
                    f'stroke-dasharray="{dashes}"/>'
-                   f'<path d="M{WIDTH - 250} {row - 4}h30" stroke="{colour}" stroke-width="2" '
+                   f'<path d="M{WIDTH - 250} {row - 4}h30" stroke="{colour}" stroke-width="{width}" '
                    f'stroke-dasharray="{dashes}"/><text x="{WIDTH - 212}" y="{row}">{name}</text>')
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(out + ["</svg>", ""]))

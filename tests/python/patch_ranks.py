@@ -2,6 +2,7 @@
 """One rank of test_patch_ranks.py: python3 patch_ranks.py FOLDER JOB:FAMILY..., under the variables of torchrun. Two
 parts of a batch are divided among the ranks. Leaves in FOLDER/RANKS-RANK.pt for every job a list with an entry a
 part."""
+import faulthandler
 import os
 import sys
 
@@ -61,6 +62,7 @@ def states(family):
 
 
 def main():
+    faulthandler.dump_traceback_later(100, exit=True)  # a hang says where
     if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
     if WORLD > 1:

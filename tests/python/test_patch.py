@@ -68,9 +68,9 @@ def test_as_the_original(family, training, device):
     assert wanted_grads.keys() <= got_grads.keys()
     assert all(not got_grads.pop(name).any() for name in got_grads.keys() - wanted_grads.keys())
     assert pm.apart(whole(got_grads), whole(wanted_grads)) <= BAR
-    # Alone, scales of norms are a little farther apart: sums of many BF16 roundings on both sides.
+    # Small ones alone, such as scales of norms, are a little farther apart: sums of many BF16 roundings on both sides.
     far = {name: pm.apart(got_grads[name], wanted_grads[name]) for name in got_grads}
-    assert max(far.values()) <= 1.5 * BAR, {n: f for n, f in far.items() if f > BAR}
+    assert all(f <= (BAR if ".experts." in name else 2 * BAR) for name, f in far.items()), far
     unpatch(model)
     assert torch.equal(run(model, text, **options)[0].logits, wanted.logits)
 

@@ -31,7 +31,7 @@ def run(ranks, folder, device):
                                   env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(ranks)]
     try:
-        said = [p.communicate(timeout=300)[0] for p in processes]
+        said = [p.communicate(timeout=150)[0] for p in processes]
     finally:
         for p in processes:
             p.kill()
