@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Several nodes on GPUs: the same bytes through NCCL and through host memory, as threads and as processes; a process that
-# dies is seen by the others, and the training goes on from its checkpoint. Without a GPU it is skipped; test_gpu_run.sh
-# has the sentence.
+# Several nodes on GPUs: the same bytes through NCCL and through host memory, as threads and as processes; a process
+# that dies is seen by the others, and the training goes on from its checkpoint. Without a GPU it is skipped;
+# test_gpu_run.sh has the sentence.
 . tests/cli/lib.sh
 . tests/cli/train_lib.sh
 
