@@ -42,6 +42,7 @@ def route(n):
 
 route(MOST)
 side = torch.cuda.Stream()
+side.wait_stream(torch.cuda.current_stream())
 with torch.cuda.stream(side):  # PyTorch wants a warm-up on a side stream
     step(x, ids, weights, num_tokens=tokens)
 side.synchronize()

@@ -184,34 +184,22 @@ def current_stream(layer):
 
 
 def _tokens(layer, count):
-    """Where the library reads N: on the CPU a host integer; on a device one that no later call changes, so that calls
-    in flight and captured graphs keep theirs."""
+    """What holds the number of tokens, and its address."""
+    tokens = layer.tokens
     if layer.group.device.kind == "cpu":
-        here = layer.scratch.get("tokens")
-        if here is None:
-            here = layer.scratch["tokens"] = C.c_int32()
-        here.value = count
-        return C.addressof(here)
-    import torch
-    every = layer.scratch.get("tokens")
-    if every is None or count >= every.numel():
-        # Entry n is n. A call with more than max_tokens is made all the same: it tells the other ranks.
-        size = max(count, layer.max_tokens) + 1
-        every = torch.arange(size, dtype=torch.int32, device=layer.group.device.name)
-        layer.scratch["tokens"] = every
-    return every.data_ptr() + 4 * count
+        tokens.value = count
+        return tokens, C.addressof(tokens)
+    if count <= layer.max_tokens:
+        return tokens, tokens.data_ptr() + 4 * count
+    # Such a call is made all the same: it tells the other ranks.
+    lone = tokens.new_full((1,), count)
+    return lone, lone.data_ptr()
 
 
 def _somewhere(layer, array):
     """The array's address; an empty array on a device gets one that is not NULL."""
     address = array.data_ptr()
-    if address or layer.group.device.kind == "cpu":
-        return address
-    import torch
-    dummy = layer.scratch.get("dummy")
-    if dummy is None:
-        dummy = layer.scratch["dummy"] = torch.zeros(256, dtype=torch.uint8, device=layer.group.device.name)
-    return dummy.data_ptr()
+    return address if address or layer.group.device.kind == "cpu" else layer.tokens.data_ptr()
 
 
 def _too_many(layer, count):
@@ -249,7 +237,7 @@ def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_d
     a.x_stride, a.ids_dtype, a.out_stride = known
     a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
     given = None if num_tokens is None else _array(num_tokens, stream)
-    a.num_tokens = _tokens(layer, count) if given is None else given.data_ptr()
+    held, a.num_tokens = _tokens(layer, count) if given is None else (given, given.data_ptr())
     a.x, a.ids, a.weights = _somewhere(layer, x), _somewhere(layer, ids), _somewhere(layer, weights)
     a.out = _somewhere(layer, made)
     a.context, a.stream = None if context is None else context.pointer, stream
@@ -257,6 +245,7 @@ def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_d
     a.expert_rows = None if rows is None else rows.data_ptr()
     a.load = None if loads is None else loads.data_ptr()
     status = lib.ferry_forward(pointer, _byref(a))
+    del held
     if count > layer.max_tokens and given is None and status in (0, 31):
         _too_many(layer, count)
     check(status)

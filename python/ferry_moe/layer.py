@@ -126,8 +126,18 @@ class Layer:
         _layers[self.number] = self
         # Filled anew by each call; calls of a group are one thread's.
         self.forward_args, self.backward_args = make(T.ForwardArgs), make(T.BackwardArgs)
-        self.scratch = {}
+        self.tokens = self._numbers_of_tokens()
         self.checked, self.described = {}, {}  # shapes of arrays, and weights, that calls have met
+
+    def _numbers_of_tokens(self):
+        """Where calls read N: on the CPU one integer that each of them sets; on a device a tensor whose entry n is n, so
+        that calls in flight and captured graphs keep theirs."""
+        if self.group.device.kind == "cpu":
+            return C.c_int32()
+        import torch
+        numbers = torch.arange(max(self.max_tokens, 63) + 1, dtype=torch.int32, device=self.group.device.name)
+        torch.cuda.synchronize(numbers.device)  # calls may come on any stream
+        return numbers
 
     @property
     def pointer(self):
