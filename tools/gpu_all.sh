@@ -48,10 +48,7 @@ check() {
 values() {
     has_torch values || return
     lines='R[0-9]:|FP64'
-    for r in $(seq $most_ranks); do
-        # Two sets of all experts of the largest shape do not fit beside the rest of two ranks.
-        python "values-ep$r" 120 "$r" values.py --bits-gb 12
-    done
+    for r in $(seq $most_ranks); do python "values-ep$r" 120 "$r" values.py; done
 }
 
 torch() {

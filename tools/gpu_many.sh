@@ -57,11 +57,8 @@ fi
 if has_torch "values, forward, training"; then
     rounds=${GPU_ROUNDS-8}
     for r in $sizes; do
-        # With few ranks two sets of all experts of the largest shape do not fit beside the rest.
-        room=24
-        [ "$r" -ge 4 ] || room=12
         lines='R[0-9]:|FP64'
-        python "values-ep$r" 90 "$r" values.py --only "${GPU_ONLY-}" --bits-gb $room
+        python "values-ep$r" 90 "$r" values.py --only "${GPU_ONLY-}"
         lines=score
         python "forward-ep$r" 90 "$r" forward_bench.py --only "${GPU_ONLY-}" --rounds "$rounds"
         python "training-ep$r" 120 "$r" training_bench.py --only "${GPU_ONLY-}" --rounds "$rounds"
