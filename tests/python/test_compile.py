@@ -39,6 +39,18 @@ def test_module(group, device, backend):
         assert torch.equal(compiled(x), want[0])
 
 
+def test_other_numbers_of_tokens(group, device):
+    torch.manual_seed(0)
+    block = FerryMoE(32, 48, 6, 2, group, max_tokens=64)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    for n in (40, 20, 33, 64):
+        x, other = (torch.full((n, 32), 0.5 + n / 64, device=device).requires_grad_() for _ in range(2))
+        want, out = block(x), compiled(other)
+        want.sum().backward()
+        out.sum().backward()
+        assert torch.equal(out, want) and torch.equal(x.grad, other.grad)
+
+
 def test_weights_in_pairs_and_frozen(group, device):
     case = Case(device, S=16)
     layer = group.layer(max_tokens=64, **case.sizes)
