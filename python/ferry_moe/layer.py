@@ -127,7 +127,7 @@ class Layer:
         # Filled anew by each call; calls of a group are one thread's.
         self.forward_args, self.backward_args = make(T.ForwardArgs), make(T.BackwardArgs)
         self.tokens = self._numbers_of_tokens()
-        self.checked, self.described = {}, {}  # shapes of arrays, and weights, that calls have met
+        self.checked, self.described = {}, {}  # what calls have met: shapes, weights
 
     def _numbers_of_tokens(self):
         """Where calls read N: on the CPU one integer that each of them sets; on a device a tensor whose entry n is n, so
