@@ -130,8 +130,8 @@ class Layer:
         self.checked, self.described = {}, {}  # what calls have met: shapes, weights
 
     def _numbers_of_tokens(self):
-        """Where calls read N: on the CPU one integer that each of them sets; on a device a tensor whose entry n is n, so
-        that calls in flight and captured graphs keep theirs."""
+        """Where calls read N: on the CPU one integer that each of them sets; on a device a tensor whose entry n is n,
+        so that calls in flight and captured graphs keep theirs."""
         if self.group.device.kind == "cpu":
             return C.c_int32()
         import torch
