@@ -38,7 +38,8 @@ typedef struct trace_log {
 int trace_log_create(trace_log *log, int nranks, int comm_workers, int compute_workers, int64_t capacity);
 /* For ranks on GPUs, of `sms` multiprocessors each. */
 int trace_log_create_gpu(trace_log *log, int nranks, int sms, int64_t capacity);
-/* Brings the clocks of GPUs together: the first wait for peers ends at one moment on all ranks. */
+/* Brings the clocks of GPUs together: the wait for peers at the head of a call ends at one moment on all ranks. Cuts
+ * out the time between the calls, in which the events of the first one were told. */
 void trace_log_align(trace_log *log);
 void trace_log_destroy(trace_log *log);
 /* Appends to the buffers of `log`, which stays the caller's. */

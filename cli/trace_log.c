@@ -23,24 +23,46 @@ int trace_log_create_gpu(trace_log *log, int nranks, int sms, int64_t capacity) 
     return failed;
 }
 
-/* When the rank's first wait for its peers was over; -1: it has none. */
-static int64_t released_ns(const trace_log *log, int rank) {
+/* When the rank's wait for its peers at the head of a call was over; -1: it has none. */
+static int64_t released_ns(const trace_log *log, int rank, int backward) {
     const trace_buffer *b = trace_buffer_of(log, rank, -1);
     for (int64_t i = 0; i < b->count; i++)
-        if (b->events[i].wait && !b->events[i].begin) return b->events[i].ns;
+        if (b->events[i].backward == backward && b->events[i].wait && !b->events[i].begin) return b->events[i].ns;
     return -1;
 }
 
-void trace_log_align(trace_log *log) {
-    int64_t first = released_ns(log, 0);
-    for (int rank = 1; rank < log->nranks; rank++) {
-        int64_t mine = released_ns(log, rank);
-        if (first < 0 || mine < 0) continue;
-        for (int worker = -1; worker < log->workers - 1; worker++) {
-            trace_buffer *b = trace_buffer_of(log, rank, worker);
-            for (int64_t i = 0; i < b->count; i++) b->events[i].ns += first - mine;
+static void shift(trace_log *log, int rank, int backward, int64_t ns) {
+    for (int worker = -1; worker < log->workers - 1; worker++) {
+        trace_buffer *b = trace_buffer_of(log, rank, worker);
+        for (int64_t i = 0; i < b->count; i++)
+            if (b->events[i].backward == backward) b->events[i].ns += ns;
+    }
+}
+
+/* The end of the forward to the begin of the backward, over all ranks; 0 where there is only one of them. */
+static int64_t gap_ns(const trace_log *log) {
+    int64_t end = INT64_MIN, begin = INT64_MAX;
+    for (int i = 0; i < log->nranks * log->workers; i++) {
+        const trace_buffer *b = &log->buffers[i];
+        for (int64_t k = 0; k < b->count; k++) {
+            int64_t ns = b->events[k].ns;
+            if (b->events[k].backward && ns < begin) begin = ns;
+            if (!b->events[k].backward && ns > end) end = ns;
         }
     }
+    return end == INT64_MIN || begin == INT64_MAX ? 0 : begin - end;
+}
+
+void trace_log_align(trace_log *log) {
+    for (int backward = 0; backward < 2; backward++) {
+        int64_t first = released_ns(log, 0, backward);
+        for (int rank = 1; rank < log->nranks; rank++) {
+            int64_t mine = released_ns(log, rank, backward);
+            if (first >= 0 && mine >= 0) shift(log, rank, backward, first - mine);
+        }
+    }
+    int64_t gap = gap_ns(log);
+    for (int rank = 0; rank < log->nranks; rank++) shift(log, rank, 1, -gap);
 }
 
 void trace_log_destroy(trace_log *log) {

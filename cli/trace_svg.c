@@ -155,8 +155,13 @@ static void put_bar(const picture *p, const trace_span *s, int64_t end_ns, int64
     double drawn = width > 2.5 ? width - 0.5 : width > 0.5 ? width : 0.5; /* a hair between neighbours */
     double inset = s->depth > 0 && at.height == BAR ? 5 : 0;
     char kind = e->wait ? 'w' : e->macrobatch > 0 && e->macrobatch % 2 ? 'o' : 'e';
-    fprintf(f, "<rect class=\"%c%d\" x=\"%.2f\" y=\"%.4g\" width=\"%.2f\" height=\"%.3g\"><title>", kind, e->phase, x,
+    fprintf(f, "<rect class=\"%c%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\">", kind, e->phase, x,
             at.y + inset, drawn, at.height - 2 * inset);
+    if (width < 1 && at.height < BAR) { /* too small for a pointer, and there are many on a GPU */
+        fputs("</rect>\n", f);
+        return;
+    }
+    fputs("<title>", f);
     if (e->wait) fputs("waits for: ", f);
     put_text(f, e->what);
     if (e->macrobatch >= 0) fprintf(f, "\nmacrobatch %d, step %d", e->macrobatch, e->step);

@@ -30,6 +30,8 @@ lab() {
     command -v compute-sanitizer >/dev/null || return
     step memcheck 120 compute-sanitizer --error-exitcode 9 "$build/forward_lab" plain
     step synccheck 120 compute-sanitizer --tool synccheck --error-exitcode 9 "$build/forward_lab" plain
+    step memcheck-backward 120 compute-sanitizer --error-exitcode 9 "$build/backward_lab" plain
+    step synccheck-backward 120 compute-sanitizer --tool synccheck --error-exitcode 9 "$build/backward_lab" plain
 }
 
 api() {

@@ -6,7 +6,7 @@
  * Exit code 0: all passed. Run with CUDA_DEVICE_MAX_CONNECTIONS=32, so that the streams of ranks that share a device do
  * not share hardware queues.
  */
-#include "ferry/ferry.h"
+#include "rules/load.h"
 
 #include <cuda_runtime.h>
 #include <pthread.h>
@@ -84,7 +84,7 @@ static void make_problem(void) {
 /* A rank's part of the problem on its device. */
 typedef struct rank_data {
     int rank, nranks, device, first, tokens;
-    void *x, *gate, *up, *down, *sg, *su, *sd, *ids, *weights, *out, *n;
+    void *x, *gate, *up, *down, *sg, *su, *sd, *ids, *weights, *out, *n, *expert_rows, *load;
     cudaStream_t stream;
     ferry_comm *comm;
     ferry_layer *layer;
@@ -142,6 +142,8 @@ static void open_rank(rank_data *d, const ferry_comm_config *config, int64_t rin
     d->weights = upload(weights + (int64_t)d->first * K, (int64_t)d->tokens * K * 4);
     d->n = upload(&d->tokens, 4);
     CUDA(cudaMalloc(&d->out, (size_t)MAX_TOKENS * H * 2));
+    CUDA(cudaMalloc(&d->expert_rows, E * sizeof(int32_t)));
+    CUDA(cudaMalloc(&d->load, sizeof(ferry_load)));
     ferry_forward_args_init(&d->args);
     d->args.num_tokens = d->n;
     d->args.x = d->x;
@@ -161,7 +163,8 @@ static void open_rank(rank_data *d, const ferry_comm_config *config, int64_t rin
 static void close_rank(rank_data *d) {
     ferry_layer_destroy(d->layer);
     ferry_comm_destroy(d->comm);
-    void *all[] = {d->gate, d->up, d->down, d->sg, d->su, d->sd, d->x, d->ids, d->weights, d->out, d->n};
+    void *all[] = {d->gate, d->up,      d->down, d->sg, d->su,          d->sd,  d->x,
+                   d->ids,  d->weights, d->out,  d->n,  d->expert_rows, d->load};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) CUDA(cudaFree(all[i]));
     CUDA(cudaStreamDestroy(d->stream));
 }
@@ -180,6 +183,30 @@ static int forward_matches(rank_data *d) {
     return same;
 }
 
+/* ---- Load statistics ---- */
+static int load_matches(rank_data *d) {
+    int32_t rows[E], expected_rows[E] = {0}, expert_rank[E];
+    ferry_load load, expected_load;
+    int64_t scratch[MOST];
+    for (int i = 0; i < TOKENS * K; i++)
+        if (ids[i] >= 0) expected_rows[ids[i]]++;
+    for (int r = 0; r < d->nranks; r++)
+        for (int64_t l = 0; l < ferry_layer_local_experts(d->layer, r); l++)
+            expert_rank[ferry_layer_expert_id(d->layer, r, l)] = r;
+    fy_load_of(expected_rows, expert_rank, E, d->nranks, scratch, &expected_load);
+    CUDA(cudaMemsetAsync(d->expert_rows, 0xff, sizeof rows, d->stream));
+    CUDA(cudaMemsetAsync(d->load, 0xff, sizeof load, d->stream));
+    d->args.expert_rows = d->expert_rows;
+    d->args.load = d->load;
+    FERRY(ferry_forward(d->layer, &d->args));
+    d->args.expert_rows = NULL;
+    d->args.load = NULL;
+    CUDA(cudaMemcpyAsync(rows, d->expert_rows, sizeof rows, cudaMemcpyDeviceToHost, d->stream));
+    CUDA(cudaMemcpyAsync(&load, d->load, sizeof load, cudaMemcpyDeviceToHost, d->stream));
+    CUDA(cudaStreamSynchronize(d->stream));
+    return !memcmp(rows, expected_rows, sizeof rows) && !memcmp(&load, &expected_load, sizeof load);
+}
+
 /* ---- Threads ---- */
 typedef struct thread_job {
     ferry_thread_group *group;
@@ -196,6 +223,11 @@ static void *thread_rank(void *user) {
     open_rank(&d, &c, job->ring);
     job->good = 1;
     for (int i = 0; i < 5; i++) job->good &= forward_matches(&d);
+    ferry_barrier(d.comm);
+    if (!load_matches(&d)) {
+        printf("     rank %d of %d: load statistics differ\n", job->rank, job->nranks);
+        job->good = 0;
+    }
     ferry_barrier(d.comm);
     close_rank(&d);
     return NULL;
@@ -217,8 +249,8 @@ static void check_threads(int nranks, int64_t ring) {
     }
     ferry_thread_group_destroy(group);
     char what[96];
-    snprintf(what, sizeof what, "%d ranks as threads on %d devices, ring %lld: the bits of one rank", nranks, devices,
-             (long long)ring);
+    snprintf(what, sizeof what, "%d ranks as threads on %d devices, ring %lld: the bits of one rank, load", nranks,
+             devices, (long long)ring);
     expect(good, what);
 }
 

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Forward and backward through ferry.h: the CUDA backend against the CPU backend, and its own bits over ranks, rings,
- * contexts, parts, gradient types, several contexts in flight and a captured graph.
+ * contexts, parts, gradient types, several contexts in flight and a captured graph; words that say when gradients are
+ * there, a slow rank beside a fast one, refused forwards, and contexts that are destroyed with calls in flight.
  *   backward_check            all of it
  * Exit code 0: all passed. Run with CUDA_DEVICE_MAX_CONNECTIONS=32, so that the streams of ranks that share a device do
  * not share hardware queues.
  */
 #include "ferry/ferry.h"
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { H = 512, I = 264, S = 136, E = 18, K = 4, TOKENS = 420, MOST = 8, GRADS = 6 };
 
@@ -155,6 +159,8 @@ static void drop(const rank_data *d, void *p) {
         free(p);
 }
 
+static int compute_workers[MOST]; /* of each rank; 0: the library's choice */
+
 static void open_rank(rank_data *d, const ferry_bootstrap *bootstrap, int cuda, int64_t ring, int64_t context_rows,
                       int f32) {
     memset(d, 0, sizeof *d);
@@ -173,6 +179,7 @@ static void open_rank(rank_data *d, const ferry_bootstrap *bootstrap, int cuda, 
     c.device = d->device;
     c.enter_timeout_s = 8;
     c.progress_timeout_s = 4;
+    if (cuda) c.compute_workers = compute_workers[d->rank];
     FERRY(ferry_comm_create(&c, &d->comm));
     ferry_layer_config l;
     ferry_layer_config_init(&l);
@@ -472,6 +479,239 @@ static void check_graph(const answer *all) {
     ferry_thread_group_destroy(group);
 }
 
+/* ---- Cases with calls in flight; every rank runs one of these ---- */
+typedef int case_rank(rank_data *d, const answer *all);
+
+typedef struct case_job {
+    ferry_thread_group *group;
+    const answer *all;
+    case_rank *run;
+    int rank, good;
+    int64_t ring, context_rows;
+} case_job;
+
+static void *case_thread(void *user) {
+    case_job *j = user;
+    rank_data d;
+    ferry_bootstrap b;
+    FERRY(ferry_thread_group_bootstrap(j->group, j->rank, &b));
+    open_rank(&d, &b, 1, j->ring, j->context_rows, 1);
+    j->good = j->run(&d, j->all);
+    CUDA(cudaStreamSynchronize(d.stream));
+    FERRY(ferry_barrier(d.comm));
+    close_rank(&d);
+    return NULL;
+}
+
+static void check_case(case_rank *run, const answer *all, int nranks, int64_t ring, int64_t context_rows,
+                       const char *what) {
+    case_job j[MOST];
+    pthread_t thread[MOST];
+    ferry_thread_group *group;
+    char text[160];
+    int good = 1;
+    FERRY(ferry_thread_group_create(nranks, &group));
+    for (int r = 0; r < nranks; r++) {
+        j[r] = (case_job){group, all, run, r, 0, ring, context_rows};
+        pthread_create(&thread[r], NULL, case_thread, &j[r]);
+    }
+    for (int r = 0; r < nranks; r++) {
+        pthread_join(thread[r], NULL);
+        good &= j[r].good;
+    }
+    ferry_thread_group_destroy(group);
+    snprintf(text, sizeof text, "%d ranks: %s", nranks, what);
+    expect(good, text);
+}
+
+static ferry_gradient *gradient_of(rank_data *d, int g) {
+    ferry_gradient *to[GRADS] = {&d->back.grads.gate,        &d->back.grads.up,        &d->back.grads.down,
+                                 &d->back.grads.shared_gate, &d->back.grads.shared_up, &d->back.grads.shared_down};
+    return to[g];
+}
+
+/* The gradients in `grad` against those of all; nothing else. */
+static int same_gradients(rank_data *d, void *const *grad, const answer *all) {
+    int good = 1;
+    for (int g = 0; g < 3; g++) {
+        int64_t n = grad_count(g, d->local);
+        float *got = malloc((size_t)n * 4 + 1);
+        copy(d, got, grad[g], n * 4);
+        good &= !memcmp(got, all->grad[g] + d->e0 * I * H, (size_t)n * 4);
+        free(got);
+    }
+    return good;
+}
+
+/* Another stream copies each expert's gradients as soon as its word says so. `wanted`: bits of gate, up, down. */
+static int ready_with(rank_data *d, const answer *all, int wanted, int *early) {
+    typedef CUresult wait_value(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+    wait_value *wait;
+    enum cudaDriverEntryPointQueryResult found;
+    CUDA(cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", (void **)&wait, 12000, cudaEnableDefault, &found));
+    cudaStream_t beside;
+    cudaEvent_t end, copied[E];
+    uint32_t *words, seen[E];
+    float *host[3];
+    int64_t each = (int64_t)I * H;
+    int good = 1;
+    CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
+    CUDA(cudaEventCreate(&end));
+    CUDA(cudaMalloc((void **)&words, sizeof seen));
+    CUDA(cudaMemset(words, 0, sizeof seen));
+    for (int g = 0; g < 3; g++) {
+        CUDA(cudaHostAlloc((void **)&host[g], (size_t)(d->local * each + 1) * 4, cudaHostAllocPortable));
+        gradient_of(d, g)->to.base = wanted >> g & 1 ? d->grad[g] : NULL;
+    }
+    poison(d, 0);
+    CUDA(cudaStreamSynchronize(d->stream));
+    FERRY(ferry_barrier(d->comm));
+    d->back.ready = words;
+    d->back.ready_value = 7;
+    run_backward(d, 0, 3);
+    CUDA(cudaEventRecord(end, d->stream));
+    for (int64_t e = 0; e < d->local; e++) {
+        CUDA(cudaEventCreate(&copied[e]));
+        good &= wait(beside, (CUdeviceptr)(words + e), 7, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS;
+        for (int g = 0; g < 3; g++)
+            if (wanted >> g & 1)
+                CUDA(cudaMemcpyAsync(host[g] + e * each, (float *)d->grad[g] + e * each, (size_t)each * 4,
+                                     cudaMemcpyDeviceToHost, beside));
+        CUDA(cudaEventRecord(copied[e], beside));
+    }
+    CUDA(cudaStreamSynchronize(beside));
+    CUDA(cudaStreamSynchronize(d->stream));
+    CUDA(cudaMemcpy(seen, words, sizeof seen, cudaMemcpyDeviceToHost));
+    for (int64_t e = 0; e < E; e++) good &= seen[e] == (e < d->local ? 7u : 0u);
+    for (int g = 0; g < 3; g++)
+        if (wanted >> g & 1) good &= !memcmp(host[g], all->grad[g] + d->e0 * each, (size_t)(d->local * each) * 4);
+    for (int64_t e = 0; e < d->local; e++) {
+        float ms;
+        CUDA(cudaEventElapsedTime(&ms, copied[e], end));
+        *early += ms > 0;
+        CUDA(cudaEventDestroy(copied[e]));
+    }
+    for (int g = 0; g < 3; g++) {
+        gradient_of(d, g)->to.base = d->grad[g];
+        CUDA(cudaFreeHost(host[g]));
+    }
+    d->back.ready = NULL;
+    CUDA(cudaFree(words));
+    CUDA(cudaEventDestroy(end));
+    CUDA(cudaStreamDestroy(beside));
+    return good;
+}
+
+static int ready_rank(rank_data *d, const answer *all) {
+    int early = 0, good;
+    FERRY(ferry_forward(d->layer, &d->forward[0]));
+    good = ready_with(d, &all[0], 7, &early);
+    printf("     rank %d: gradients of %d of %lld experts were copied before the call's end\n", d->rank, early,
+           (long long)d->local);
+    good &= early > 0;
+    good &= ready_with(d, &all[0], 4, &early) && ready_with(d, &all[0], 0, &early);
+    return good;
+}
+
+/* Weight parts of two forwards, nothing waiting between them: what a fast rank stages for the second one must not reach
+ * a slow rank that pulls for the first. */
+static int uneven_rank(rank_data *d, const answer *all) {
+    void *second[GRADS];
+    int good = 1;
+    for (int g = 0; g < GRADS; g++) second[g] = room(d, grad_count(g, d->local) * 4);
+    for (int b = 0; b < 2; b++) FERRY(ferry_forward(d->layer, &d->forward[b]));
+    for (int i = 0; i < 10; i++) {
+        for (int b = 0; b < 2; b++) {
+            for (int g = 0; g < GRADS; g++) {
+                void *to = b ? second[g] : d->grad[g];
+                CUDA(cudaMemsetAsync(to, 0xff, (size_t)grad_count(g, d->local) * 4, d->stream));
+                gradient_of(d, g)->to.base = to;
+            }
+            run_backward(d, b, FERRY_BACKWARD_WEIGHT);
+        }
+        CUDA(cudaStreamSynchronize(d->stream));
+        FERRY(ferry_comm_error(d->comm));
+        good &= same_gradients(d, d->grad, &all[0]) && same_gradients(d, second, &all[1]);
+    }
+    for (int g = 0; g < GRADS; g++) drop(d, second[g]);
+    return good;
+}
+
+static int backward_is(rank_data *d, int b, const answer *all) {
+    poison(d, 0);
+    run_backward(d, b, 3);
+    answer a = fetch(d);
+    memcpy(a.out, all[b].out + (int64_t)d->first * H, (size_t)d->tokens * H * 2); /* of another forward, or none */
+    int good = same_bits(d, &a, &all[b]);
+    free_answer(&a);
+    return good;
+}
+
+/* Forwards that do nothing leave a context what it was. */
+static int refused_rank(rank_data *d, const answer *all) {
+    int32_t many = TOKENS + 1;
+    ferry_report report = {.size = sizeof report};
+    ferry_forward_args crooked = d->forward[0];
+    FERRY(ferry_forward(d->layer, &d->forward[0]));
+    CUDA(cudaStreamSynchronize(d->stream));
+    if (d->rank == 0) copy(d, d->n, &many, 4);
+    for (int b = 0; b < 2; b++) { /* into the filled context, and into one that was never filled */
+        FERRY(ferry_forward(d->layer, &d->forward[b]));
+        CUDA(cudaStreamSynchronize(d->stream));
+        if (ferry_layer_poll(d->layer, &report) != FERRY_E_TOO_MANY_TOKENS) return 0;
+    }
+    copy(d, d->n, &d->tokens, 4);
+    int good = backward_is(d, 0, all);
+    poison(d, 0);
+    run_backward(d, 1, 3);
+    CUDA(cudaStreamSynchronize(d->stream));
+    for (int g = 0; g < GRADS; g++) {
+        int64_t n = grad_count(g, d->local);
+        float *got = malloc((size_t)n * 4 + 1);
+        copy(d, got, d->grad[g], n * 4);
+        for (int64_t i = 0; i < n; i++) good &= got[i] == 0;
+        free(got);
+    }
+    crooked.x = (const char *)crooked.x + 2;
+    good &= ferry_forward(d->layer, &crooked) == FERRY_E_UNSUPPORTED;
+    return good && backward_is(d, 0, all);
+}
+
+/* A context goes while its calls run; its memory then serves the next one. */
+static int destroyed_rank(rank_data *d, const answer *all) {
+    int good = 1;
+    for (int i = 0; i < 5; i++) {
+        poison(d, 0);
+        FERRY(ferry_forward(d->layer, &d->forward[0]));
+        run_backward(d, 0, 3);
+        ferry_context_destroy(d->context[0]);
+        FERRY(ferry_context_create(d->layer, NULL, &d->context[0]));
+        d->forward[0].context = d->context[0];
+        answer a = fetch(d);
+        good &= same_bits(d, &a, &all[0]);
+        free_answer(&a);
+    }
+    /* One that no call uses, while a call waits for a late peer: that call goes on. */
+    ferry_context *idle;
+    struct timespec t[2];
+    FERRY(ferry_context_create(d->layer, NULL, &idle));
+    FERRY(ferry_barrier(d->comm));
+    if (d->rank == 1) usleep(1500000);
+    FERRY(ferry_forward(d->layer, &d->forward[1]));
+    clock_gettime(CLOCK_MONOTONIC, &t[0]);
+    ferry_context_destroy(idle);
+    clock_gettime(CLOCK_MONOTONIC, &t[1]);
+    double took = (double)(t[1].tv_sec - t[0].tv_sec) + 1e-9 * (double)(t[1].tv_nsec - t[0].tv_nsec);
+    if (took > 0.5) printf("     destroying a context took %.3f s\n", took);
+    good &= took < 0.5;
+    poison(d, 0);
+    run_backward(d, 1, 3);
+    answer a = fetch(d);
+    good &= same_bits(d, &a, &all[1]);
+    free_answer(&a);
+    return good;
+}
+
 int main(void) {
     CUDA(cudaGetDeviceCount(&devices));
     make_problem();
@@ -494,6 +734,14 @@ int main(void) {
         check_threads(all, 4, 0, 0, 1, 3, 0);
         check_threads(all, 8, 0, -1, 1, 3, 0);
         check_graph(all);
+        for (int ranks = 1; ranks <= 2; ranks++) {
+            check_case(ready_rank, all, ranks, 128, -1, "words say when an expert's gradients are there");
+            check_case(refused_rank, all, ranks, 0, -1, "refused forwards leave their contexts");
+            check_case(destroyed_rank, all, ranks, 192, 320, "contexts destroyed with calls in flight");
+        }
+        compute_workers[1] = 1;
+        check_case(uneven_rank, all, 2, 0, 0, "weight parts beside a slow rank");
+        compute_workers[1] = 0;
         for (int b = 0; b < 2; b++) free_answer(&all[b]);
     }
     printf("%d failures\n", failures);

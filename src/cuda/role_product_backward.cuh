@@ -125,6 +125,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             if (products == 0) {
                 fy_pass_stages(shared, stage, group, thread, 1);
                 fy_store_no_weight(c, b, t, buffer, group, thread);
+                if (READY) fy_send_backward_signal<READY>(c, b, shared); /* or the next one would take its place */
             } else if (!t.resumes) {
                 fy_multiply<1, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
                 fy_trace_next(FY_MARK_WEIGHT, fy_rows_of(t));
