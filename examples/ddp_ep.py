@@ -101,7 +101,9 @@ def main():
     experts = {name: p for name, p in model.named_parameters() if getattr(p, "expert_parallel", False)}
     first_weights(model, experts)
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, list(experts))
-    parallel = DistributedDataParallel(model)
+    # So asked, it keeps its buckets as they are; else it sorts them anew after the first step, and a training that goes
+    # on would add up that step's gradients in another order than one that was never disturbed.
+    parallel = DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     text = torch.frombuffer(bytearray(TEXT.read_bytes()), dtype=torch.uint8).to(device)
 

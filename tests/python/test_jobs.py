@@ -2,64 +2,11 @@
 """Trainings of several processes: data parallel around expert parallel, a process that dies, going on from a
 checkpoint; the end-to-end benchmark at a tiny size; the example of a patched model."""
 import json
-import os
-import pathlib
-import re
-import signal
-import socket
-import subprocess
-import sys
-import time
 
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4")
-RANKS = 2
-TOP = pathlib.Path(__file__).resolve().parents[2]
-
-
-class Job:
-    """A program as two processes, each with what it says in a file of `folder`."""
-
-    def __init__(self, folder, program, *options):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        folder.mkdir(parents=True)
-        self.logs = [folder / f"rank-{rank}.log" for rank in range(RANKS)]
-        common = {**os.environ, "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
-                  "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-        self.processes = []
-        for rank, log in enumerate(self.logs):
-            with open(log, "wb") as out:
-                self.processes.append(subprocess.Popen(
-                    [sys.executable, str(TOP / program), *map(str, options)], stdout=out, stderr=subprocess.STDOUT,
-                    env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for p in self.processes:
-            p.kill()
-            p.wait()
-
-    def said(self, rank=0):
-        return self.logs[rank].read_text(errors="replace")
-
-    def finish(self, timeout=150):
-        codes = [p.wait(timeout) for p in self.processes]
-        assert codes == [0] * len(codes), "\n".join(map(self.said, range(len(codes))))
-        return self.said()
-
-
-def losses(text):
-    return dict(re.findall(r"^step (\d+) loss (\S+)$", text, re.M))
-
-
-def train(folder, *options):
-    with Job(folder, "examples/ddp_ep.py", *options) as job:
-        return losses(job.finish())
+from jobs import Job, killed_and_resumed, losses, train
 
 
 @pytest.fixture(scope="module")
@@ -76,30 +23,15 @@ def test_divisions_train_the_same_model(undisturbed, tmp_path):
     assert float(other["20"]) < 0.75 * float(other["1"])
 
 
-@pytest.mark.parametrize("ep", [1, 2])
-def test_a_process_dies(ep, undisturbed, tmp_path):
-    """The other one ends with an error; from the last checkpoint the losses are those of an undisturbed run."""
-    checkpoints = tmp_path / "checkpoints"
-    options = ["--ep", ep, "--every", 5, "--checkpoints", checkpoints]
-    with Job(tmp_path / "killed", "examples/ddp_ep.py", *options, "--steps", 1000000) as job:
-        end = time.monotonic() + 120
-        while "12" not in losses(job.said()):
-            assert time.monotonic() < end and job.processes[0].poll() is None, job.said()
-            time.sleep(0.02)
-        job.processes[1].send_signal(signal.SIGKILL)
-        assert job.processes[0].wait(60) > 0, job.said()
-        assert re.search(r"Error", job.said()), job.said()
-        before = losses(job.said())
-    if ep == 1:
-        return
-    first = int((checkpoints / "latest").read_text().rpartition("-")[2])
-    assert first >= 10
-    # The killed run may have come far: what it made last is one of the steps that are compared.
-    last = first + 5
-    wanted = undisturbed if last <= 20 else train(tmp_path / "longer", "--ep", ep, "--steps", last)
-    resumed = train(tmp_path / "resumed", *options, "--steps", last, "--resume")
-    assert resumed == {str(step): wanted[str(step)] for step in range(first + 1, last + 1)}
-    assert all(wanted[step] == loss for step, loss in before.items() if step in wanted)
+def test_a_process_dies(undisturbed, tmp_path):
+    """The other one ends with an error, in a call of Ferry or of torch.distributed; and the training goes on."""
+    killed_and_resumed(tmp_path, 2, undisturbed)
+
+
+def test_a_process_with_other_data_dies(tmp_path):
+    """The same where only gradients pass between the processes."""
+    with Job(tmp_path / "job", "examples/ddp_ep.py", "--ep", 1, "--steps", 1000000) as job:
+        job.kill_last(2)
 
 
 def test_the_end_to_end_benchmark(tmp_path):
