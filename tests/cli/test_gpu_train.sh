@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # `ferry train --backend cuda`: losses beside the CPU's; the same bytes from any ranks, as threads and as processes;
-# checkpoints that go on there and back; a process that dies. Without a GPU it is skipped; test_gpu_run.sh has the sentence.
+# checkpoints that go on there and back; a process that dies. Without a GPU it is skipped; test_gpu_run.sh has the
+# sentence.
 . tests/cli/lib.sh
 . tests/cli/train_lib.sh
 
