@@ -110,6 +110,26 @@ def test_an_optimizer_goes_on():
     assert all(abs(a - b) < BAR * a for a, b in zip(*losses))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_checkpointed_and_compiled(device):
+    """Activation checkpointing gives the same bits; so does one graph of the whole model, but for the order in which
+    PyTorch adds up gradients there."""
+    model, text = pm.make("qwen3_moe", device).train(), pm.tokens(device)
+    patch(model, ferry_moe.Group.single(device), max_tokens=64)
+    wanted, wanted_grads, _ = run(model, text, use_cache=False)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    got, got_grads, chosen = run(model, text, use_cache=False)
+    assert len(chosen) == 4, "nothing was computed again"
+    assert torch.equal(got.logits, wanted.logits)
+    assert all(torch.equal(got_grads[name], wanted_grads[name]) for name in wanted_grads)
+    model.gradient_checkpointing_disable()
+    model.zero_grad()
+    out = torch.compile(model, backend="eager", fullgraph=True)(input_ids=text, labels=text, use_cache=False)
+    out.loss.backward()
+    assert torch.equal(out.logits, wanted.logits)
+    assert all(pm.apart(p.grad, wanted_grads[name]) <= BAR for name, p in model.named_parameters())
+
+
 @pytest.mark.parametrize("break_it, sentence", [
     (lambda m: m.float(), "bfloat16"),
     (lambda m: m.to("meta"), "meta"),
