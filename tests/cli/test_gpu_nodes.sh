@@ -13,9 +13,9 @@ if grep -q '"cuda":false' "$work/info" || [ "$gpus" -eq 0 ]; then
 fi
 export CUDA_DEVICE_MAX_CONNECTIONS=32 # ranks share a GPU
 
-train() { "$FERRY" train --backend cuda --data $text "$@"; }
+train() { "$FERRY" train --backend cuda --data "$text" "$@"; }
 
-expect 0 env CUDA_VISIBLE_DEVICES=0 "$FERRY" train --backend cuda --data $text --nodes 2 --ranks 1 --steps 20 \
+expect 0 env CUDA_VISIBLE_DEVICES=0 "$FERRY" train --backend cuda --data "$text" --nodes 2 --ranks 1 --steps 20 \
     --save "$work/host"
 says out "joined through host memory"
 expect 2 env CUDA_VISIBLE_DEVICES=0 "$FERRY" train --backend cuda --nodes 2 --ranks 2
@@ -31,7 +31,7 @@ for how in threads processes; do
     cmp "$work/host" "$work/$how" || problem "$how: other bytes than through host memory"
 done
 
-"$FERRY" train --backend cuda --data $text --nodes 2 --ranks 1 --processes --timeout 60 --steps 100000000 \
+"$FERRY" train --backend cuda --data "$text" --nodes 2 --ranks 1 --processes --timeout 60 --steps 100000000 \
     --save "$work/kept" --save-every 50 >"$work/out" 2>"$work/err" &
 job=$!
 if wait_for 60 test -s "$work/kept"; then

@@ -43,12 +43,12 @@ cluster() {
         -n 4 --wdir "$PWD" "$(realpath "$FERRY")" train "$@"
 }
 
-expect 0 "$FERRY" train --data $text --nodes 2 --ranks 2 --steps 3 --save "$work/expected"
-expect 0 cluster --data $text --steps 3 --save "$work/apart"
+expect 0 "$FERRY" train --data "$text" --nodes 2 --ranks 2 --steps 3 --save "$work/expected"
+expect 0 cluster --data "$text" --steps 3 --save "$work/apart"
 says out "2 ranks of each of 2 nodes"
 cmp "$work/expected" "$work/apart" || problem "two hosts: other bytes than two nodes in one program"
 
-cluster --data $text --timeout 20 --steps 100000 --save "$work/kept" --save-every 2 >"$work/out" 2>"$work/err" &
+cluster --data "$text" --timeout 20 --steps 100000 --save "$work/kept" --save-every 2 >"$work/out" 2>"$work/err" &
 job=$!
 if wait_for 60 test -s "$work/kept"; then
     begin=$(date +%s)

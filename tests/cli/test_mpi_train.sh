@@ -6,7 +6,7 @@
 
 # Without its module beside it the command says so, wherever this is built.
 cp "$FERRY" "$work/alone"
-expect 1 env OMPI_COMM_WORLD_SIZE=2 "$work/alone" train --data $text --steps 1
+expect 1 env OMPI_COMM_WORLD_SIZE=2 "$work/alone" train --data "$text" --steps 1
 says err "there is no MPI here"
 
 [ -e "$FERRY_BUILD/ferry_mpi.so" ] && command -v mpirun >/dev/null || exit 77
@@ -22,23 +22,23 @@ ferry_mpi() {
 
 for layout in "1 2" "2 2" "4 1"; do
     nodes=${layout% *} ranks=${layout#* }
-    expect 0 "$FERRY" train --data $text --nodes "$nodes" --ranks "$ranks" --steps 3 --save "$work/expected"
-    expect 0 ferry_mpi $((nodes * ranks)) --data $text --nodes "$nodes" --steps 3 --save "$work/mpi"
+    expect 0 "$FERRY" train --data "$text" --nodes "$nodes" --ranks "$ranks" --steps 3 --save "$work/expected"
+    expect 0 ferry_mpi $((nodes * ranks)) --data "$text" --nodes "$nodes" --steps 3 --save "$work/mpi"
     says out "MPI processes"
     cmp "$work/expected" "$work/mpi" || problem "$nodes nodes of $ranks: other bytes than in one program"
 done
 # All processes of one machine are one node, unless told otherwise.
-expect 0 ferry_mpi 2 --data $text --steps 1
+expect 0 ferry_mpi 2 --data "$text" --steps 1
 says out "on 2 ranks (MPI"
 
-ferry_mpi 2 --data $text --ranks 1 --steps 1 >"$work/out" 2>"$work/err" && problem "--ranks 1 was accepted"
+ferry_mpi 2 --data "$text" --ranks 1 --steps 1 >"$work/out" 2>"$work/err" && problem "--ranks 1 was accepted"
 says err "the MPI launcher started 2 on each of 1 nodes"
-ferry_mpi 2 --data $text --nodes 4 --steps 1 >"$work/out" 2>"$work/err" && problem "4 nodes of 2 were accepted"
+ferry_mpi 2 --data "$text" --nodes 4 --steps 1 >"$work/out" 2>"$work/err" && problem "4 nodes of 2 were accepted"
 says err "cannot be split into 4 nodes"
-ferry_mpi 2 --data $text --steps 1 --record-routing "$work/routing" >"$work/out" 2>"$work/err" &&
+ferry_mpi 2 --data "$text" --steps 1 --record-routing "$work/routing" >"$work/out" 2>"$work/err" &&
     problem "--record-routing was accepted"
 says err "--record-routing"
-mpirun -n 1 "$FERRY" train --data $text --nodes 2 --steps 2 : -n 1 "$FERRY" train --data $text --nodes 2 --steps 3 \
+mpirun -n 1 "$FERRY" train --data "$text" --nodes 2 --steps 2 : -n 1 "$FERRY" train --data "$text" --nodes 2 --steps 3 \
     >"$work/out" 2>"$work/err" && problem "different options were accepted"
 says err "different options, texts or checkpoints"
 
@@ -46,7 +46,7 @@ says err "different options, texts or checkpoints"
 for recovery in "" --enable-recovery; do
     rm -f "$work/kept"
     # shellcheck disable=SC2086
-    mpirun $recovery -n 4 "$FERRY" train --data $text --nodes 2 --timeout 20 --steps 100000 --save "$work/kept" \
+    mpirun $recovery -n 4 "$FERRY" train --data "$text" --nodes 2 --timeout 20 --steps 100000 --save "$work/kept" \
         --save-every 2 >"$work/out" 2>"$work/err" &
     job=$!
     if wait_for 60 test -s "$work/kept"; then

@@ -4,7 +4,7 @@
 . tests/cli/lib.sh
 . tests/cli/train_lib.sh
 
-train() { "$FERRY" train --data $text "$@"; }
+train() { "$FERRY" train --data "$text" "$@"; }
 
 for layout in "1 1" "2 1" "2 2" "2 4" "8 1"; do
     nodes=${layout% *} ranks=${layout#* }
@@ -30,7 +30,7 @@ expect 2 train --save-every 2
 says err "--save"
 
 # One of four processes dies.
-"$FERRY" train --data $text --nodes 2 --ranks 2 --processes --timeout 60 --steps 100000 --save "$work/kept" \
+"$FERRY" train --data "$text" --nodes 2 --ranks 2 --processes --timeout 60 --steps 100000 --save "$work/kept" \
     --save-every 2 >"$work/out" 2>"$work/err" &
 job=$!
 if wait_for 60 test -s "$work/kept"; then
