@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # tools/gpu_all.sh BUILD [FOLDER]: checks and times everything that needs a GPU, in less than 10 minutes. Build first:
 #     cmake --build BUILD --target ferry tensor_tool forward_lab backward_lab api_check backward_check ferry_shared \
-#         bench_gpu
+#         bench_gpu test_lm_gpu
 # GPU_PARTS chooses parts (default: all, in this order):
 #     lab       values against FP64 and equal bits of the kernels; compute-sanitizer on small cases
 #     api       the public interface: ranks as threads and processes, faults, contexts, graphs
-#     check     `ferry check --backend cuda` and the command's GPU tests
+#     check     `ferry check --backend cuda`, the command's GPU tests and the language model's operations
 #     values    the benchmark shapes against FP64, and bits of two ranks against one (where PyTorch is there)
 #     torch     forward, and forward + backward, beside NCCL + PyTorch in one loop (likewise)
 #     bars      ratios that the layer has to keep (likewise)
+#     python    tests of ferry_moe, on one GPU and on two (likewise)
+#     e2e       end-to-end training beside NCCL + PyTorch, on two GPUs (likewise)
 #     bench     `ferry bench --backend cuda`, all shapes, skews 0 and 1
 #     micro     `ferry bench --micro`
 # Figures go to FOLDER (default bench/results), logs to BUILD/gpu. FERRY_COMMIT names the commit where there is no
@@ -40,6 +42,7 @@ api() {
 }
 
 check() {
+    step language-model 60 "$build/test_lm_gpu"
     for test in tests/cli/test_gpu_*.sh; do
         step "$(basename "$test" .sh)" 120 env FERRY="$ferry" TENSORS="$build/tensor_tool" sh "$test"
     done
@@ -70,6 +73,23 @@ bars() {
     done
 }
 
+python_tests() {
+    has_torch python || return
+    step python 150 env FERRY_LIBRARY="$build/libferry.so" PYTHONPATH=python python3 -m pytest -q tests/python
+    tail -n 3 "$logs/python.log"
+}
+
+e2e() {
+    has_torch e2e || return
+    if [ "$gpus" -lt 2 ]; then
+        echo "skipped e2e: one GPU"
+        return
+    fi
+    step e2e 90 env FERRY_LIBRARY="$build/libferry.so" PYTHONPATH=python torchrun --nproc-per-node=2 \
+        bench/train_e2e.py --steps 40 --json "$folder/train-e2e.json" --plot "$folder/train-e2e.svg"
+    tail -n 3 "$logs/e2e.log"
+}
+
 bench() {
     for r in $(seq $most_ranks); do
         for skew in 0 1; do
@@ -84,11 +104,12 @@ micro() {
     record micro.json "ferry bench --backend cuda --micro --ranks $most_ranks --processes --json"
 }
 
-for part in ${GPU_PARTS-lab api check values torch bars bench micro}; do
+for part in ${GPU_PARTS-lab api check values torch bars python e2e bench micro}; do
     case $part in
-    lab | api | check | values | torch | bars | bench | micro) $part ;;
+    lab | api | check | values | torch | bars | e2e | bench | micro) $part ;;
+    python) python_tests ;;
     *)
-        echo "GPU_PARTS: '$part' is not lab, api, check, values, torch, bars, bench or micro" >&2
+        echo "GPU_PARTS: '$part' is not lab, api, check, values, torch, bars, python, e2e, bench or micro" >&2
         exit 2
         ;;
     esac
