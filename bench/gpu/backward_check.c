@@ -558,7 +558,7 @@ static int ready_with(rank_data *d, const answer *all, int wanted, int *early) {
     CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
     CUDA(cudaEventCreate(&end));
     CUDA(cudaMalloc((void **)&words, sizeof seen));
-    CUDA(cudaMemset(words, 0, sizeof seen));
+    CUDA(cudaMemsetAsync(words, 0, sizeof seen, d->stream));
     for (int g = 0; g < 3; g++) {
         CUDA(cudaHostAlloc((void **)&host[g], (size_t)(d->local * each + 1) * 4, cudaHostAllocPortable));
         gradient_of(d, g)->to.base = wanted >> g & 1 ? d->grad[g] : NULL;
@@ -566,10 +566,7 @@ static int ready_with(rank_data *d, const answer *all, int wanted, int *early) {
     poison(d, 0);
     CUDA(cudaStreamSynchronize(d->stream));
     FERRY(ferry_barrier(d->comm));
-    d->back.ready = words;
-    d->back.ready_value = 7;
-    run_backward(d, 0, 3);
-    CUDA(cudaEventRecord(end, d->stream));
+    /* The waits come first, so that it is the call's time that decides. */
     for (int64_t e = 0; e < d->local; e++) {
         CUDA(cudaEventCreate(&copied[e]));
         good &= wait(beside, (CUdeviceptr)(words + e), 7, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS;
@@ -579,6 +576,10 @@ static int ready_with(rank_data *d, const answer *all, int wanted, int *early) {
                                      cudaMemcpyDeviceToHost, beside));
         CUDA(cudaEventRecord(copied[e], beside));
     }
+    d->back.ready = words;
+    d->back.ready_value = 7;
+    run_backward(d, 0, 3);
+    CUDA(cudaEventRecord(end, d->stream));
     CUDA(cudaStreamSynchronize(beside));
     CUDA(cudaStreamSynchronize(d->stream));
     CUDA(cudaMemcpy(seen, words, sizeof seen, cudaMemcpyDeviceToHost));
@@ -605,9 +606,10 @@ static int ready_with(rank_data *d, const answer *all, int wanted, int *early) {
 static int ready_rank(rank_data *d, const answer *all) {
     int early = 0, good;
     FERRY(ferry_forward(d->layer, &d->forward[0]));
-    good = ready_with(d, &all[0], 7, &early);
-    printf("     rank %d: gradients of %d of %lld experts were copied before the call's end\n", d->rank, early,
-           (long long)d->local);
+    good = 1;
+    for (int i = 0; i < 5; i++) good &= ready_with(d, &all[0], 7, &early);
+    printf("     rank %d: gradients of %d of %lld experts were copied before their call's end\n", d->rank, early,
+           5 * (long long)d->local);
     good &= early > 0;
     good &= ready_with(d, &all[0], 4, &early) && ready_with(d, &all[0], 0, &early);
     return good;
