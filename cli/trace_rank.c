@@ -134,6 +134,9 @@ static ferry_status calls(rank_state *s, const char **doing) {
     *doing = "forward";
     status = forward(s);
     if (status || !s->context) return status;
+    /* On GPUs ranks take their time to tell the forward's events. */
+    if (s->job->log.sms) status = ferry_barrier(s->comm);
+    if (status) return status;
     *doing = "backward";
     return backward(s);
 }

@@ -24,8 +24,8 @@ for way in "--ranks 1" "--ranks 1 --ring 256 --context recompute" "--ranks 2 --r
     for phase in schedule pull compute push sum; do
         grep -q "^$phase  *[1-9]" "$work/out" || problem "$way: no units of '$phase'"
     done
-    for what in 'SM 0 feed' 'SM 3 pull 1' 'SM 3 multiply 2' '"schedule"' '"gate and up"' '"down"' '"gradient of a weight"' \
-        '"sums of tokens"' '"wait: publication of the call by all ranks"'; do
+    for what in 'SM 0 feed' 'SM 3 pull 1' 'SM 3 multiply 2' '"schedule"' '"gate and up"' '"down"' \
+        '"gradient of a weight"' '"sums of tokens"' '"wait: publication of the call by all ranks"'; do
         grep -q "$what" "$json" || problem "$way: no $what"
     done
     grep -q '"lost_events":0' "$json" || problem "$way: events were lost"
