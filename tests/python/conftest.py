@@ -40,6 +40,14 @@ def _devices():
 DEVICES = _devices()
 
 
+FIGURES = []  # lines that tests leave for the end of the report
+
+
+def pytest_terminal_summary(terminalreporter):
+    for line in FIGURES:
+        terminalreporter.write_line(line)
+
+
 def pytest_report_header():
     return f"ferry_moe on {', '.join(DEVICES)}; torch {torch.__version__ if torch else 'absent'}"
 
