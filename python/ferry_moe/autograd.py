@@ -26,6 +26,8 @@ class Layout:
 
     @staticmethod
     def flatten(gate_up, down, shared_gate_up, shared_down):
+        if shared_gate_up is None and isinstance(gate_up, torch.Tensor) and isinstance(down, torch.Tensor):
+            return _STACKED, [gate_up, down]
         pair, listed = isinstance(gate_up, tuple), -1
         parts = list(gate_up) if pair else [gate_up]
         parts.append(down)
@@ -46,6 +48,8 @@ class Layout:
 
     def restore(self, flat):
         """gate_up, down, shared_gate_up, shared_down as they were given."""
+        if self is _STACKED:
+            return flat[0], flat[1], None, None
         flat = list(flat)
 
         def take():
@@ -67,6 +71,9 @@ class Layout:
         each = 1 if self.listed < 0 else self.listed
         groups = [("gate_up", 2 * each if self.pair else each), ("down", each)]
         return groups + ([("shared_gate_up", self.shared), ("shared_down", 1)] if self.shared else [])
+
+
+_STACKED = Layout(False, -1, 0)  # the common one: two tensors
 
 
 def new_context(layer, device):
@@ -92,8 +99,10 @@ def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
 
 
 def main_grads(layout, flat, wanted):
-    """By group of weights: the list of `main_grad` of its tensors, or None where they have none."""
+    """By group of weights that have any: the list of `main_grad` of its tensors."""
     found, at = {}, 0
+    if all(getattr(t, "main_grad", None) is None for t in flat):
+        return found
     for name, count in layout.names():
         part = flat[at:at + count]
         mains = [getattr(t, "main_grad", None) if want else None for t, want in zip(part, wanted[at:at + count])]
@@ -101,7 +110,8 @@ def main_grads(layout, flat, wanted):
         if with_main not in (0, count):
             raise ValueError(f"ferry_moe: {with_main} of {count} tensors of {name} have a main_grad, "
                              f"expected all or none")
-        found[name] = mains if with_main else None
+        if with_main:
+            found[name] = mains
         at += count
     return found
 
@@ -121,7 +131,7 @@ def run_backward(layer, token, dout, layout, flat, want_x, want_weights, wanted,
     for name, group in layout.names():
         part, want = flat[at:at + group], wanted[at:at + group]
         at += group
-        if mains[name] is not None:
+        if name in mains:
             betas[name] = 1.0
             for t in part:
                 if hasattr(t, "grad_added_to_main_grad"):
@@ -198,7 +208,8 @@ def moe(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *
         x, ids, weights = (t.reshape(-1, t.shape[-1]) for t in (x, ids, weights))
     if weights.dtype != torch.float32:
         weights = weights.float()
-    ids, weights = ids.contiguous(), weights.contiguous()
+    if not (ids.is_contiguous() and weights.is_contiguous()):
+        ids, weights = ids.contiguous(), weights.contiguous()
     layout, flat = Layout.flatten(gate_up, down, shared_gate_up, shared_down)
     if _compiling():
         out, found = _ops.moe_op(layer, layout, x, ids, weights, flat, load, num_tokens)
@@ -208,7 +219,7 @@ def moe(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *
         found = call.load
     else:
         out, _, found = run_forward(layer, x, ids, weights, layout, flat, False, load, num_tokens)
-    out = out.view(shape)
+    out = out if len(shape) == 2 else out.view(shape)
     return (out, Load(*found)) if load else out
 
 

@@ -241,9 +241,13 @@ def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_d
     a.x, a.ids, a.weights = _somewhere(layer, x), _somewhere(layer, ids), _somewhere(layer, weights)
     a.out = _somewhere(layer, made)
     a.context, a.stream = None if context is None else context.pointer, stream
-    rows, loads = (None if v is None else _array(v, stream) for v in (expert_rows, load))
-    a.expert_rows = None if rows is None else rows.data_ptr()
-    a.load = None if loads is None else loads.data_ptr()
+    a.expert_rows = a.load = None
+    if expert_rows is not None:
+        expert_rows = _array(expert_rows, stream)
+        a.expert_rows = expert_rows.data_ptr()
+    if load is not None:
+        load = _array(load, stream)
+        a.load = load.data_ptr()
     status = lib.ferry_forward(pointer, _byref(a))
     del held
     if count > layer.max_tokens and given is None and status in (0, 31):

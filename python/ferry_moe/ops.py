@@ -6,7 +6,7 @@ from typing import List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .autograd import Layout, main_grads, run_backward, run_forward
+from .autograd import Layout, run_backward, run_forward
 from .layer import find_layer
 from .load import Load
 
@@ -35,8 +35,7 @@ def _(x, ids, weights, flat, num_tokens, layer, pair, listed, shared, save, load
 def _moe_backward(token: Tensor, dout: Tensor, flat: List[Tensor], layer: int, pair: bool, listed: int, shared: int,
                   want_x: bool, want_weights: bool, wanted: List[bool]) -> Tuple[Tensor, Tensor, List[Tensor]]:
     layout = Layout(pair, listed, shared)
-    dx, dweights, given = run_backward(find_layer(layer), token, dout, layout, flat, want_x, want_weights, wanted,
-                                       dict.fromkeys(("gate_up", "down", "shared_gate_up", "shared_down")))
+    dx, dweights, given = run_backward(find_layer(layer), token, dout, layout, flat, want_x, want_weights, wanted, {})
     nothing = dout.new_empty
     return (nothing(0) if dx is None else dx, nothing(0, dtype=torch.float32) if dweights is None else dweights,
             [nothing(0) if g is None else g for g in given])

@@ -80,8 +80,8 @@ def test_tokens_known_on_the_device_only(layer):
 
 
 def test_host_time_of_a_call():
-    """CPU time of this thread for a call of moe() with a context, the median over rounds: told at the end of the report,
-    and with FERRY_HOST_TIME_US set, at most that."""
+    """CPU time of this thread for a call of moe() with a context, the median over rounds: told at the end of the
+    report, and with FERRY_HOST_TIME_US set, at most that."""
     group = Group.single("cuda")
     layer = group.layer(hidden=512, intermediate=256, experts=16, top_k=4, max_tokens=256)
     case = Case("cuda", H=512, I=256, E=16, K=4, N=256)
