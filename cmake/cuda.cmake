@@ -32,7 +32,7 @@ else()
     set_target_properties(${library} PROPERTIES LINKER_LANGUAGE C CUDA_ARCHITECTURES OFF)
   endforeach()
   # Programs of bench/gpu, built when asked for: tools/gpu_all.sh runs them.
-  foreach(program forward_lab:cu backward_lab:cu api_check:c backward_check:c)
+  foreach(program forward_lab:cu backward_lab:cu api_check:c backward_check:c sym_check:c)
     string(REPLACE ":" ";" program ${program})
     list(GET program 0 name)
     list(GET program 1 language)
