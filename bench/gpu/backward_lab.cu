@@ -639,7 +639,8 @@ static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gp
     for (int i = 0; i < repeats + 2; i++) {
         CHECK(cudaMemcpyAsync(back.table.state, &state, sizeof state, cudaMemcpyDefault, r.stream));
         CHECK(cudaEventRecord(r.begin, r.stream));
-        CHECK(fy_launch_backward(&call, &back, r.engine.knobs.sms, r.stream));
+        fy_launcher to = {r.stream};
+        CHECK(fy_launch_backward(&call, &back, r.engine.knobs.sms, &to));
         CHECK(cudaEventRecord(r.end, r.stream));
         CHECK(cudaStreamSynchronize(r.stream));
         float t;

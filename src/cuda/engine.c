@@ -116,6 +116,7 @@ ferry_status fy_gpu_engine_create(fy_gpu_engine *e, const fy_shape *shape, const
 }
 
 void fy_gpu_engine_destroy(fy_gpu_engine *e) {
+    fy_chain_destroy(&e->forward);
     cudaFree(e->tables);
     cudaFree(e->ring);
     cudaFreeHost(e->page);
@@ -214,8 +215,11 @@ ferry_status fy_gpu_engine_forward(fy_gpu_engine *e, const ferry_forward_args *a
     fy_gpu_call c;
     cudaStream_t stream = (cudaStream_t)args->stream;
     FY_TRY(fy_gpu_engine_describe(e, args, &c));
-    FY_CUDA(fy_launch_schedule(&c, e->knobs.sms, stream), "launching the schedule");
-    FY_CUDA(fy_launch_forward(&c, e->knobs.sms, stream), "launching the forward");
+    fy_launcher to;
+    FY_CUDA(fy_chain_begin(&to, c.trace.span ? NULL : &e->forward, stream), "beginning a forward");
+    cudaError_t error = fy_launch_schedule(&c, e->knobs.sms, &to);
+    if (error == cudaSuccess) error = fy_launch_forward(&c, e->knobs.sms, &to);
+    FY_CUDA(fy_chain_end(&to, stream, error), "launching a forward");
     return FERRY_OK;
 }
 

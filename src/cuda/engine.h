@@ -6,6 +6,7 @@
 #ifndef FERRY_CUDA_ENGINE_H
 #define FERRY_CUDA_ENGINE_H
 
+#include "cuda/chain.h"
 #include "cuda/plan.h"
 
 typedef struct fy_gpu_engine {
@@ -16,6 +17,7 @@ typedef struct fy_gpu_engine {
     fy_gpu_page *page; /* host side of call.page */
     uint8_t *tables, *ring;
     int64_t table_bytes, ring_bytes;
+    fy_chain forward; /* without a context */
 } fy_gpu_engine;
 
 /* `peer[r]`: symmetric memory of rank r, zeroed, as `device` sees it. The current device is the engine's. */

@@ -7,6 +7,7 @@
 #ifndef FERRY_CUDA_KERNEL_BACKWARD_CUH
 #define FERRY_CUDA_KERNEL_BACKWARD_CUH
 
+#include "cuda/launch.cuh"
 #include "cuda/role_choose.cuh"
 #include "cuda/role_load_backward.cuh"
 #include "cuda/role_product_backward.cuh"
@@ -109,25 +110,21 @@ __global__ void __launch_bounds__(FY_THREADS, 1)
 
 template <int TRACE>
 static cudaError_t fy_launch_keep_as(const fy_gpu_call *c, const fy_gpu_context *context, fy_gpu_backward_state *state,
-                                     int blocks, cudaStream_t stream) {
-    fy_keep_kernel<TRACE><<<2 * blocks, 512, 0, stream>>>(*c, *context, state);
-    return cudaGetLastError();
+                                     int blocks, fy_launcher *to) {
+    return fy_launch(to, fy_keep_kernel<TRACE>, 2 * blocks, 512, 0, false, *c, *context, state);
 }
 
 template <int TRACE>
 static cudaError_t fy_launch_backward_schedule_as(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks,
-                                                  cudaStream_t stream) {
-    fy_stage_kernel<TRACE><<<2 * blocks, 512, 0, stream>>>(*c, *b);
-    fy_enter_kernel<TRACE><<<1, 1024, 0, stream>>>(*c, *b);
-    return cudaGetLastError();
+                                                  fy_launcher *to) {
+    cudaError_t error = fy_launch(to, fy_stage_kernel<TRACE>, 2 * blocks, 512, 0, false, *c, *b);
+    return error != cudaSuccess ? error : fy_launch(to, fy_enter_kernel<TRACE>, 1, 1024, 0, false, *c, *b);
 }
 
 template <int TRACE, bool READY>
-static cudaError_t fy_launch_backward_as(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks,
-                                         cudaStream_t stream) {
+static cudaError_t fy_launch_backward_as(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, fy_launcher *to) {
     int bytes = TRACE ? (int)FY_TRACE_SHARED_BYTES : (int)FY_BACKWARD_SHARED_BYTES;
-    fy_backward_kernel<TRACE, READY><<<blocks, FY_THREADS, bytes, stream>>>(*c, *b);
-    return cudaGetLastError();
+    return fy_launch(to, fy_backward_kernel<TRACE, READY>, blocks, FY_THREADS, bytes, false, *c, *b);
 }
 
 /* Lazily loaded kernels are loaded when first asked about: loading in a call could wait for one that runs. */

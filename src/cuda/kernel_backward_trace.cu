@@ -7,17 +7,17 @@
 
 extern "C" {
 cudaError_t fy_launch_traced_keep(const fy_gpu_call *c, const fy_gpu_context *context, fy_gpu_backward_state *state,
-                                  int blocks, cudaStream_t stream) {
-    return fy_launch_keep_as<1>(c, context, state, blocks, stream);
+                                  int blocks, fy_launcher *to) {
+    return fy_launch_keep_as<1>(c, context, state, blocks, to);
 }
 
 cudaError_t fy_launch_traced_backward_schedule(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks,
-                                               cudaStream_t stream) {
-    return fy_launch_backward_schedule_as<1>(c, b, blocks, stream);
+                                               fy_launcher *to) {
+    return fy_launch_backward_schedule_as<1>(c, b, blocks, to);
 }
 
-cudaError_t fy_launch_traced_backward(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, cudaStream_t stream) {
-    return fy_launch_backward_as<1, true>(c, b, blocks, stream);
+cudaError_t fy_launch_traced_backward(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, fy_launcher *to) {
+    return fy_launch_backward_as<1, true>(c, b, blocks, to);
 }
 
 cudaError_t fy_load_traced_backward(void) {

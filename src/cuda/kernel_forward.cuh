@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
 }
 
 template <int TRACE>
-static cudaError_t fy_launch_forward_as(const fy_gpu_call *c, int blocks, cudaStream_t stream) {
-    return fy_launch_next(c->saved_x ? fy_forward_kernel<true, TRACE> : fy_forward_kernel<false, TRACE>, blocks,
-                          FY_THREADS, TRACE ? (int)FY_TRACE_SHARED_BYTES : (int)FY_SHARED_BYTES, stream, c);
+static cudaError_t fy_launch_forward_as(const fy_gpu_call *c, int blocks, fy_launcher *to) {
+    return fy_launch(to, c->saved_x ? fy_forward_kernel<true, TRACE> : fy_forward_kernel<false, TRACE>, blocks,
+                     FY_THREADS, TRACE ? (int)FY_TRACE_SHARED_BYTES : (int)FY_SHARED_BYTES, true, *c);
 }
 
 template <int TRACE>

@@ -7,12 +7,12 @@
 #include "cuda/kernels.h"
 
 extern "C" {
-cudaError_t fy_launch_traced_schedule(const fy_gpu_call *c, int sms, cudaStream_t stream) {
-    return fy_launch_schedule_as<1>(c, sms, stream);
+cudaError_t fy_launch_traced_schedule(const fy_gpu_call *c, int sms, fy_launcher *to) {
+    return fy_launch_schedule_as<1>(c, sms, to);
 }
 
-cudaError_t fy_launch_traced_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream) {
-    return fy_launch_forward_as<1>(c, blocks, stream);
+cudaError_t fy_launch_traced_forward(const fy_gpu_call *c, int blocks, fy_launcher *to) {
+    return fy_launch_forward_as<1>(c, blocks, to);
 }
 
 cudaError_t fy_load_traced_forward(void) {

@@ -28,8 +28,8 @@ cudaError_t fy_launch_maps(CUtensorMap *to, const CUtensorMap *maps, int count, 
     return cudaSuccess;
 }
 
-cudaError_t fy_launch_schedule(const fy_gpu_call *c, int sms, cudaStream_t stream) {
-    return c->trace.span ? fy_launch_traced_schedule(c, sms, stream) : fy_launch_schedule_as<0>(c, sms, stream);
+cudaError_t fy_launch_schedule(const fy_gpu_call *c, int sms, fy_launcher *to) {
+    return c->trace.span ? fy_launch_traced_schedule(c, sms, to) : fy_launch_schedule_as<0>(c, sms, to);
 }
 
 cudaError_t fy_load_schedule(void) {

@@ -38,17 +38,15 @@ __global__ void __launch_bounds__(256) fy_place_kernel(const __grid_constant__ f
 }
 
 template <int TRACE>
-static cudaError_t fy_launch_schedule_as(const fy_gpu_call *c, int sms, cudaStream_t stream) {
+static cudaError_t fy_launch_schedule_as(const fy_gpu_call *c, int sms, fy_launcher *to) {
     int chunks = (int)fy_divide_up((int64_t)c->max_tokens * c->slots, FY_CHUNK);
     if (chunks < 1) chunks = 1;
     size_t experts = (size_t)c->experts * sizeof(int32_t);
-    fy_count_kernel<TRACE><<<2 * sms, FY_CHUNK, experts, stream>>>(*c);
-    cudaError_t error = cudaGetLastError();
+    cudaError_t error = fy_launch(to, fy_count_kernel<TRACE>, 2 * sms, FY_CHUNK, experts, false, *c);
     if (error == cudaSuccess)
-        error =
-            fy_launch_next(fy_rank_kernel<TRACE>, chunks, FY_CHUNK, experts + FY_CHUNK * sizeof(int32_t), stream, c);
-    if (error == cudaSuccess) error = fy_launch_next(fy_wait_kernel<TRACE>, 1, 1024, 0, stream, c);
-    if (error == cudaSuccess) error = fy_launch_next(fy_place_kernel<TRACE>, sms, 256, 0, stream, c);
+        error = fy_launch(to, fy_rank_kernel<TRACE>, chunks, FY_CHUNK, experts + FY_CHUNK * sizeof(int32_t), true, *c);
+    if (error == cudaSuccess) error = fy_launch(to, fy_wait_kernel<TRACE>, 1, 1024, 0, true, *c);
+    if (error == cudaSuccess) error = fy_launch(to, fy_place_kernel<TRACE>, sms, 256, 0, true, *c);
     return error;
 }
 

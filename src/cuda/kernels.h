@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The launches, as the host files see them. Each enqueues on `stream` and returns the launch's own error. */
+/* The launches, as the host files see them. Each goes to `to` and returns the launch's own error. */
 #ifndef FERRY_CUDA_KERNELS_H
 #define FERRY_CUDA_KERNELS_H
 
 #include "cuda/call.h"
+#include "cuda/chain.h"
 
 #include <cuda_runtime.h>
 
@@ -16,12 +17,12 @@ cudaError_t fy_load_schedule(void);
 cudaError_t fy_load_forward(void);
 /* Copies tensor maps to device memory, by value: the host array may go at once. */
 cudaError_t fy_launch_maps(CUtensorMap *to, const CUtensorMap *maps, int count, cudaStream_t stream);
-cudaError_t fy_launch_schedule(const fy_gpu_call *c, int sms, cudaStream_t stream);
-cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream);
+cudaError_t fy_launch_schedule(const fy_gpu_call *c, int sms, fy_launcher *to);
+cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, fy_launcher *to);
 /* What those become where c->trace has memory (kernel_forward_trace.cu). */
 cudaError_t fy_load_traced_forward(void);
-cudaError_t fy_launch_traced_schedule(const fy_gpu_call *c, int sms, cudaStream_t stream);
-cudaError_t fy_launch_traced_forward(const fy_gpu_call *c, int blocks, cudaStream_t stream);
+cudaError_t fy_launch_traced_schedule(const fy_gpu_call *c, int sms, fy_launcher *to);
+cudaError_t fy_launch_traced_forward(const fy_gpu_call *c, int blocks, fy_launcher *to);
 #ifdef __cplusplus
 }
 #endif

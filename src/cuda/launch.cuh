@@ -1,17 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A launch that may begin before the one before it in the stream has drained: it waits for that one's end and memory by
+ * One launch of a call: made, recorded, or, where the call's graph is there, given to its node (chain.h). A launch that
+ * says `early` may begin before the one before it in the stream has drained: it waits for that one's end and memory by
  * cudaGridDependencySynchronize, so only the time of launching overlaps.
  */
 #ifndef FERRY_CUDA_LAUNCH_CUH
 #define FERRY_CUDA_LAUNCH_CUH
 
 #include "cuda/call.h"
+#include "cuda/chain.h"
 
 #include <cuda_runtime.h>
 
-static inline cudaError_t fy_launch_next(void (*kernel)(fy_gpu_call), int blocks, int threads, size_t shared,
-                                         cudaStream_t stream, const fy_gpu_call *c) {
+template <class... Arguments>
+static inline cudaError_t fy_launch(fy_launcher *to, void (*kernel)(Arguments...), int blocks, int threads,
+                                    size_t shared, bool early, const Arguments &...arguments) {
+    if (to->chain && !to->recording) {
+        void *values[] = {(void *)&arguments...};
+        cudaKernelNodeParams node = {};
+        node.func = (void *)kernel;
+        node.gridDim = dim3(blocks);
+        node.blockDim = dim3(threads);
+        node.sharedMemBytes = (unsigned)shared;
+        node.kernelParams = values;
+        if (to->next == to->chain->count) return cudaErrorInvalidValue;
+        return cudaGraphExecKernelNodeSetParams(to->chain->exec, to->chain->node[to->next++], &node);
+    }
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -19,10 +33,11 @@ static inline cudaError_t fy_launch_next(void (*kernel)(fy_gpu_call), int blocks
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
-    config.stream = stream;
+    config.stream = to->stream;
     config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, *c);
+    config.numAttrs = early;
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
+    return error == cudaSuccess && to->recording ? fy_chain_keep(to) : error;
 }
 
 #endif

@@ -66,6 +66,8 @@ ferry_status fy_gpu_gradient_create(fy_gpu_gradient *d, fy_gpu_engine *engine) {
 }
 
 void fy_gpu_gradient_destroy(fy_gpu_gradient *d) {
+    fy_chain_destroy(&d->forward);
+    for (int ready = 0; ready < 2; ready++) fy_chain_destroy(&d->backward[ready]);
     cudaFree(d->memory);
     memset(d, 0, sizeof *d);
 }
@@ -115,9 +117,12 @@ ferry_status fy_gpu_gradient_forward(fy_gpu_gradient *d, uint8_t *context, const
     }
     c.keep_shared.g[1] = b.shared_expert.g[0];
     c.keep_shared.u[1] = b.shared_expert.u[0];
-    FY_CUDA(fy_launch_schedule(&c, e->knobs.sms, stream), "launching the schedule");
-    FY_CUDA(fy_launch_keep(&c, &b.context, b.table.state, e->knobs.sms, stream), "launching the copies of a context");
-    FY_CUDA(fy_launch_forward(&c, e->knobs.sms, stream), "launching the forward");
+    fy_launcher to;
+    FY_CUDA(fy_chain_begin(&to, c.trace.span ? NULL : &d->forward, stream), "beginning a forward with a context");
+    cudaError_t error = fy_launch_schedule(&c, e->knobs.sms, &to);
+    if (error == cudaSuccess) error = fy_launch_keep(&c, &b.context, b.table.state, e->knobs.sms, &to);
+    if (error == cudaSuccess) error = fy_launch_forward(&c, e->knobs.sms, &to);
+    FY_CUDA(fy_chain_end(&to, stream, error), "launching a forward with a context");
     return FERRY_OK;
 }
 
@@ -243,7 +248,11 @@ ferry_status fy_gpu_gradient_backward(fy_gpu_gradient *d, uint8_t *context, cons
     fy_gpu_backward b;
     cudaStream_t stream = (cudaStream_t)args->stream;
     FY_TRY(fy_gpu_gradient_describe(d, context, args, &c, &b));
-    FY_CUDA(fy_launch_backward_schedule(&c, &b, d->engine->knobs.sms, stream), "launching the schedule of a backward");
-    FY_CUDA(fy_launch_backward(&c, &b, d->engine->knobs.sms, stream), "launching the backward");
+    fy_launcher to;
+    fy_chain *chain = c.trace.span ? NULL : &d->backward[b.ready != NULL];
+    FY_CUDA(fy_chain_begin(&to, chain, stream), "beginning a backward");
+    cudaError_t error = fy_launch_backward_schedule(&c, &b, d->engine->knobs.sms, &to);
+    if (error == cudaSuccess) error = fy_launch_backward(&c, &b, d->engine->knobs.sms, &to);
+    FY_CUDA(fy_chain_end(&to, stream, error), "launching a backward");
     return FERRY_OK;
 }

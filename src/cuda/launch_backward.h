@@ -14,6 +14,7 @@ typedef struct fy_gpu_gradient {
     fy_gpu_backward call; /* what does not change between calls is filled in */
     uint8_t *memory;
     int64_t bytes;
+    fy_chain forward, backward[2]; /* forward with a context; backward without and with words for gradients */
 } fy_gpu_gradient;
 
 /* The backward's parts of symmetric memory, behind the forward's; returns the bytes of all. Pure. */
