@@ -2,7 +2,10 @@
 # The command `ferry`: cli/ and lm/ over the static library. Everything but main.c is a library of its own, so that
 # unit tests can link parts of the command.
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(JANSSON QUIET IMPORTED_TARGET jansson)
+if(NOT JANSSON_FOUND)
+  message(FATAL_ERROR "jansson was not found by pkg-config: apt-get install libjansson-dev")
+endif()
 
 file(GLOB FERRY_CLI_SOURCES CONFIGURE_DEPENDS cli/*.c cli/check/*.c lm/*.c)
 list(FILTER FERRY_CLI_SOURCES EXCLUDE REGEX "cli/main\\.c$")

@@ -2,7 +2,10 @@
 # tests/unit/test_*.c: each a cmocka program of its own, linked with the static library, the oracle and the command's
 # parts. tests/cli/test_*.sh: each a script that runs the command; 77 means skipped.
 enable_testing()
-pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
+pkg_check_modules(CMOCKA QUIET IMPORTED_TARGET cmocka)
+if(NOT CMOCKA_FOUND)
+  message(FATAL_ERROR "cmocka was not found by pkg-config: apt-get install libcmocka-dev, or -DFERRY_TESTS=OFF")
+endif()
 # Sanitizers and counted lines make everything slower; hangs are still ended.
 set(FERRY_TEST_TIMEOUT 300)
 if(FERRY_SANITIZE OR FERRY_COVERAGE)
