@@ -359,7 +359,10 @@ def torch_layer(x, ids, weights, w13, w2, E):
 
 def apart(a, b):
     """Relative distance, L2."""
-    return ((a.double() - b.double()).norm() / b.double().norm()).item()
+    rows = [t.reshape(-1, t.shape[-1]).split(1 << 16) for t in (a, b)]  # a copy in double may not fit
+    sums = [(torch.sum((p.double() - q.double()) ** 2), torch.sum(q.double() ** 2)) for p, q in zip(*rows)]
+    difference, norm = (torch.stack(part).sum() for part in zip(*sums))
+    return (difference / norm).sqrt().item()
 
 
 # ---- Start, end, results --------------------------------------------------------------------------------------------
