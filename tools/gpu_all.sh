@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # tools/gpu_all.sh BUILD [FOLDER]: checks and times everything that needs a GPU, in less than 10 minutes. Build first:
 #     cmake --build BUILD --target ferry tensor_tool forward_lab backward_lab api_check backward_check ferry_shared \
-#         bench_gpu test_lm_gpu
-# GPU_PARTS chooses parts (default: all, in this order):
+#         bench_gpu sym_check test_lm_gpu
+# Where there are two GPUs, what needs one runs on each side by side. GPU_PARTS chooses parts (default: all, in this
+# order):
 #     lab       values against FP64 and equal bits of the kernels; compute-sanitizer on small cases
 #     api       the public interface: ranks as threads and processes, faults, contexts, graphs
-#     check     `ferry check --backend cuda`, the command's GPU tests and the language model's operations
+#     check     `ferry check --backend cuda`, tests of ferry_moe (where PyTorch is there), the command's GPU tests and
+#               the language model's operations
 #     values    the benchmark shapes against FP64, and bits of two ranks against one (where PyTorch is there)
 #     torch     forward, and forward + backward, beside NCCL + PyTorch in one loop (likewise)
 #     bars      ratios that the layer has to keep (likewise)
-#     python    tests of ferry_moe, on one GPU and on two (likewise)
 #     e2e       end-to-end training beside NCCL + PyTorch, on two GPUs (likewise)
 #     bench     `ferry bench --backend cuda`, all shapes, skews 0 and 1
 #     micro     `ferry bench --micro`
@@ -25,29 +26,49 @@ seconds=590
 most_ranks=1
 [ "$gpus" -lt 2 ] || most_ranks=2
 
-lab() {
-    step forward-lab 120 "$build/forward_lab" check
-    [ "$gpus" -lt 2 ] || step forward-lab-two 60 "$build/forward_lab" check2
-    step backward-lab 120 "$build/backward_lab" check
+lab_of() {
+    step "$1-lab" 120 "$build/$1_lab" check
     command -v compute-sanitizer >/dev/null || return
-    step memcheck 120 compute-sanitizer --error-exitcode 9 "$build/forward_lab" plain
-    step synccheck 120 compute-sanitizer --tool synccheck --error-exitcode 9 "$build/forward_lab" plain
-    step memcheck-backward 120 compute-sanitizer --error-exitcode 9 "$build/backward_lab" plain
-    step synccheck-backward 120 compute-sanitizer --tool synccheck --error-exitcode 9 "$build/backward_lab" plain
+    step "memcheck-$1" 120 compute-sanitizer --error-exitcode 9 "$build/$1_lab" plain
+    step "synccheck-$1" 120 compute-sanitizer --tool synccheck --error-exitcode 9 "$build/$1_lab" plain
+}
+
+lab() {
+    lane 0 lab_of forward
+    lane 1 lab_of backward
+    wait
+    [ "$gpus" -lt 2 ] || step forward-lab-two 60 "$build/forward_lab" check2
 }
 
 api() {
     step interface 120 "$build/api_check"
     step backward-interface 120 "$build/backward_check"
+    step symmetric-memory 60 "$build/sym_check"
 }
 
+suites() {
+    step check 240 tools/check_gpu.sh "$build"
+    grep -E '^FAILED|passed, |only the forward' "$logs/check.log"
+}
+
+python_tests() {
+    has_torch "tests of ferry_moe" || return
+    # shellcheck disable=SC2086
+    step "python-$1" 240 env FERRY_LIBRARY="$build/libferry.so" PYTHONPATH=python python3 -m pytest -q -rs \
+        -p no:cacheprovider $2
+    tail -n 3 "$logs/python-$1.log"
+}
+
+# Jobs of several processes on the CPU, which take long, are not among these.
 check() {
+    lane 0 suites
+    lane 1 python_tests one "--ignore tests/python/test_jobs.py --ignore tests/python/test_jobs_hosts.py tests/python"
+    wait
+    [ "$gpus" -lt 2 ] || python_tests two "tests/python/test_ranks.py tests/python/test_patch_ranks.py"
     step language-model 60 "$build/test_lm_gpu"
     for test in tests/cli/test_gpu_*.sh; do
         step "$(basename "$test" .sh)" 120 env FERRY="$ferry" TENSORS="$build/tensor_tool" sh "$test"
     done
-    step check 240 tools/check_gpu.sh "$build"
-    grep -E '^FAILED|passed, |only the forward' "$logs/check.log"
 }
 
 values() {
@@ -59,10 +80,13 @@ values() {
 torch() {
     has_torch torch || return
     lines=score
-    for r in $(seq $most_ranks); do
-        python "forward-ep$r" 200 "$r" forward_bench.py
-        python "training-ep$r" 200 "$r" training_bench.py
-    done
+    if [ "$gpus" -gt 1 ]; then
+        python forward-ep2 200 2 forward_bench.py --rounds "${GPU_ROUNDS-10}"
+        python training-ep2 200 2 training_bench.py --rounds "${GPU_ROUNDS-10}"
+    fi
+    lane 0 python forward-ep1 200 1 forward_bench.py --rounds "${GPU_ROUNDS-10}"
+    lane 1 python training-ep1 200 1 training_bench.py --rounds "${GPU_ROUNDS-10}"
+    wait
 }
 
 bars() {
@@ -71,12 +95,6 @@ bars() {
     for r in $(seq $most_ranks); do
         python "bars-ep$r" 120 "$r" bars.py
     done
-}
-
-python_tests() {
-    has_torch python || return
-    step python 150 env FERRY_LIBRARY="$build/libferry.so" PYTHONPATH=python python3 -m pytest -q tests/python
-    tail -n 3 "$logs/python.log"
 }
 
 e2e() {
@@ -104,14 +122,13 @@ micro() {
     record micro.json "ferry bench --backend cuda --micro --ranks $most_ranks --processes --json"
 }
 
-for part in ${GPU_PARTS-lab api check values torch bars python e2e bench micro}; do
+for part in ${GPU_PARTS-lab api check values torch bars e2e bench micro}; do
     case $part in
     lab | api | check | values | torch | bars | e2e | bench | micro) $part ;;
-    python) python_tests ;;
     *)
-        echo "GPU_PARTS: '$part' is not lab, api, check, values, torch, bars, python, e2e, bench or micro" >&2
+        echo "GPU_PARTS: '$part' is not lab, api, check, values, torch, bars, e2e, bench or micro" >&2
         exit 2
         ;;
     esac
 done
-exit $failed
+[ ! -e "$failed" ]

@@ -3,7 +3,7 @@
 # What tools/gpu_all.sh and tools/gpu_many.sh share; read by them, with build and folder set and `seconds` to spend.
 ferry=$build/ferry
 logs=$build/gpu
-failed=0
+failed=$logs/failed # exists once a step has failed, in a lane too
 end=$(($(date +%s) + seconds))
 # Streams of ranks that share a device must not share hardware queues.
 export CUDA_DEVICE_MAX_CONNECTIONS=32
@@ -14,6 +14,7 @@ if [ "$gpus" -eq 0 ]; then
     exit 77
 fi
 mkdir -p "$folder" "$logs" || exit 2
+rm -f "$failed"
 FERRY_COMMIT=${FERRY_COMMIT-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
 export FERRY_COMMIT
 hardware=$(nvidia-smi --query-gpu=name --format=csv,noheader | sort | uniq -c |
@@ -38,8 +39,23 @@ step() {
         echo "ok      $name ($(($(date +%s) - begun)) s)"
     else
         echo "FAILED  $name: $(tail -n 1 "$logs/$name.log") (see $logs/$name.log)"
-        failed=1
+        : >"$failed"
     fi
+}
+
+# lane GPU COMMAND...: on one GPU alone, beside the other lanes where there are several GPUs, until `wait`.
+lane() {
+    gpu=$1
+    shift
+    if [ "$gpus" -eq 1 ]; then
+        "$@"
+        return
+    fi
+    (
+        CUDA_VISIBLE_DEVICES=$gpu
+        export CUDA_VISIBLE_DEVICES
+        "$@"
+    ) &
 }
 
 # record FILE COMMAND: the lines of JSON of the last step as a list, with where they come from.

@@ -52,7 +52,7 @@ if same_bits >"$logs/many-bits.log" 2>&1; then
     echo "ok      bits ($(($(date +%s) - begun)) s)"
 else
     echo "FAILED  bits: $(tail -n 1 "$logs/many-bits.log") (see $logs/many-bits.log)"
-    failed=1
+    : >"$failed"
 fi
 if has_torch "values, forward, training"; then
     rounds=${GPU_ROUNDS-8}
@@ -68,4 +68,4 @@ for r in $sizes; do
     step "micro-ep$r" 60 "$ferry" bench --backend cuda --micro --ranks "$r" --processes --json
     record "micro-ep$r.json" "ferry bench --backend cuda --micro --ranks $r --processes --json"
 done
-exit $failed
+[ ! -e "$failed" ]
