@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Runs every `sh` block of the documentation, in a copy of the tree whose build folder is this build's. Long commands
-# are made short by the variables that the Makefile reads: no parts of `make check` (this is one of them), two steps of
-# training. Builds for checkers skip it: what the blocks run has its own tests.
+# Runs every `sh` block of the documentation, in a copy of the tree whose build folder has this build's entries, but for
+# the log of the tests, of which this is one. Long commands are made short by the variables that the Makefile reads: no
+# parts of `make check`, two steps of training. Builds for checkers skip it: what the blocks run has its own tests.
 . tests/cli/lib.sh
 
 if [ -n "$checkers" ]; then
@@ -24,7 +24,9 @@ for entry in * .clang-format; do
     *) cp -R "$entry" "$work/tree/" ;;
     esac
 done
-ln -s "$FERRY_BUILD" "$work/tree/build"
+mkdir "$work/tree/build"
+ln -s "$FERRY_BUILD"/* "$work/tree/build/"
+rm -f "$work/tree/build/Testing"
 cd "$work/tree" || exit 1
 
 blocks=0
