@@ -35,3 +35,22 @@ finish() {
     [ "$problems" -eq 0 ] || echo "$problems problems"
     exit $((problems > 0))
 }
+
+# skip REASON: ends the script, which counts as skipped when it has found no problem.
+skip() {
+    [ "$problems" -eq 0 ] || finish
+    echo "skipped: $*"
+    exit 77
+}
+
+# find_gpus: what `ferry info` knows in $work/info, the number of GPUs that this build can use in $gpus.
+find_gpus() {
+    "$FERRY" info --json >"$work/info" || problem "ferry info"
+    gpus=$(grep -o '"compute_capability"' "$work/info" | wc -l)
+    ! grep -q '"cuda":false' "$work/info" || gpus=0
+}
+no_gpu="no GPU, or no CUDA backend in this build"
+needs_gpu() {
+    find_gpus
+    [ "$gpus" -gt 0 ] || skip "$no_gpu"
+}

@@ -5,18 +5,12 @@ python_tests() {
     modules=$1
     shift
     case $checkers in
-    *-fsanitize*)
-        echo "skipped: a library with a sanitizer does not load into Python"
-        exit 77
-        ;;
+    *-fsanitize*) skip "a library with a sanitizer does not load into Python" ;;
     esac
     for python in ${FERRY_PYTHON-} python3 /usr/bin/python3 none; do
         "$python" -c "import pytest, $modules" 2>/dev/null && break
     done
-    if [ "$python" = none ]; then
-        echo "skipped: no python3 with pytest, $modules"
-        exit 77
-    fi
+    [ "$python" != none ] || skip "no python3 with pytest, $modules"
     FERRY_LIBRARY=$FERRY_BUILD/libferry.so "$python" -m pytest -q -rs -p no:cacheprovider "$@" ||
         problem "pytest ended with $?"
 }

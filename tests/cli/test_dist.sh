@@ -3,13 +3,9 @@
 . tests/cli/lib.sh
 
 if ! git rev-parse --verify -q HEAD >/dev/null 2>&1 || [ "$(git rev-parse --show-prefix)" != "" ]; then
-    echo "skipped: not a checkout"
-    exit 77
+    skip "not a checkout"
 fi
-if [ -n "$checkers" ]; then
-    echo "skipped: a build for checkers"
-    exit 77
-fi
+[ -z "$checkers" ] || skip "a build for checkers"
 TENSORS=$(realpath "$TENSORS")
 version=$("$FERRY" --version | sed 's/ferry //')
 expect 0 tools/dist.sh "$work/one"

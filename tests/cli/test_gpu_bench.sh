@@ -3,12 +3,7 @@
 # arithmetic. Without a GPU it is skipped; test_gpu_run.sh has the sentence.
 . tests/cli/lib.sh
 
-"$FERRY" info --json >"$work/info" || problem "ferry info"
-gpus=$(grep -o '"compute_capability"' "$work/info" | wc -l)
-if grep -q '"cuda":false' "$work/info" || [ "$gpus" -eq 0 ]; then
-    echo "no GPU, or no CUDA backend in this build"
-    exit 77
-fi
+needs_gpu
 
 small="--backend cuda --shape 512,256,8,2,1024 --repeat 3"
 # shellcheck disable=SC2086

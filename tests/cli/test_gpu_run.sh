@@ -7,18 +7,15 @@ in=$work/in.safetensors
 out=$work/out.safetensors
 first=$work/first.safetensors
 "$TENSORS" make "$in" N=150 K=3 E=10 H=136 I=72 S=40 dout=0 || problem "no input"
-"$FERRY" info --json >"$work/info" || problem "ferry info"
-gpus=$(grep -o '"compute_capability"' "$work/info" | wc -l)
-if grep -q '"cuda":false' "$work/info" || [ "$gpus" -eq 0 ]; then
+find_gpus
+if [ "$gpus" -eq 0 ]; then
     expect 1 "$FERRY" run --backend cuda "$in" "$out"
     says err "the CUDA backend: "
     silent out
     [ ! -e "$out" ] || problem "a failed run left an output"
     expect 1 "$FERRY" bench --backend cuda
     says err "the CUDA backend: "
-    [ "$problems" -eq 0 ] || finish
-    echo "no GPU, or no CUDA backend in this build"
-    exit 77
+    skip "$no_gpu"
 fi
 
 expect 0 "$FERRY" run "$in" "$work/cpu.safetensors"

@@ -5,15 +5,12 @@
 
 json=$work/timeline.json
 svg=$work/timeline.svg
-"$FERRY" info --json >"$work/info" || problem "ferry info"
-gpus=$(grep -o '"compute_capability"' "$work/info" | wc -l)
-if grep -q '"cuda":false' "$work/info" || [ "$gpus" -eq 0 ]; then
+find_gpus
+if [ "$gpus" -eq 0 ]; then
     expect 1 "$FERRY" trace --backend cuda --shape 64,64,4,2,100
     says err "the CUDA backend: "
     silent out
-    [ "$problems" -eq 0 ] || finish
-    echo "no GPU, or no CUDA backend in this build"
-    exit 77
+    skip "$no_gpu"
 fi
 
 for way in "--ranks 1" "--ranks 1 --ring 256 --context recompute" "--ranks 2 --ring 512" "--ranks 3"; do

@@ -5,12 +5,7 @@
 . tests/cli/lib.sh
 . tests/cli/train_lib.sh
 
-"$FERRY" info --json >"$work/info" || problem "ferry info"
-gpus=$(grep -o '"compute_capability"' "$work/info" | wc -l)
-if grep -q '"cuda":false' "$work/info" || [ "$gpus" -eq 0 ]; then
-    echo "no GPU, or no CUDA backend in this build"
-    exit 77
-fi
+needs_gpu
 
 # train NAME OPTIONS...: its lines in $work/NAME.json, its checkpoint in $work/NAME.safetensors.
 train() {

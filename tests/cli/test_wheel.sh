@@ -3,16 +3,12 @@
 . tests/cli/lib.sh
 
 case $checkers in
-*-fsanitize*)
-    echo "skipped: a library with a sanitizer does not load into Python"
-    exit 77
-    ;;
+*-fsanitize*) skip "a library with a sanitizer does not load into Python" ;;
 esac
-python=${FERRY_PYTHON-python3}
+python=$(command -v "${FERRY_PYTHON-python3}") # pip wants a path
 if ! "$python" -m pip --python "$python" --version >/dev/null 2>&1 ||
     ! "$python" -m venv --without-pip "$work/venv" >"$work/out" 2>&1; then
-    echo "skipped: no python3 with venv and pip 22.3 or newer"
-    exit 77
+    skip "no python3 with venv and pip 22.3 or newer"
 fi
 PYTHON=$python expect 0 tools/wheel.sh "$FERRY_BUILD" "$work"
 wheel=$(cat "$work/out")
