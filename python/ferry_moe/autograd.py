@@ -6,7 +6,6 @@ on the CPU, the token, which is what autograd saves: when autograd lets go of th
 graph is dropped, or when activation checkpointing throws saved tensors away), the context goes too.
 """
 import torch
-from torch.autograd.function import once_differentiable
 
 from . import _types as T
 from . import functional
@@ -82,6 +81,14 @@ def new_context(layer, device):
     return context, torch.frombuffer(Token(context), dtype=torch.int64, count=1)
 
 
+def _in_rows(tensor):
+    """The tensor as rows that the library reads: a gradient or an input may be expanded, transposed or a slice."""
+    row, column = tensor.stride()
+    if column != 1 or row < tensor.shape[1] or row % 8 or tensor.data_ptr() % 16:
+        return tensor.contiguous()
+    return tensor
+
+
 def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
     """Returns out, the token (None unless `save`), and the load (None unless wanted)."""
     context, token = new_context(layer, x.device) if save else (None, None)
@@ -91,6 +98,7 @@ def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
     if load:
         rows = torch.empty(layer.experts, dtype=torch.int32, device=x.device)
         struct = torch.empty(Load.BYTES, dtype=torch.uint8, device=x.device)
+    x = _in_rows(x)
     # Rows behind a number of tokens that only the device knows are not written.
     out = (torch.empty if num_tokens is None else torch.zeros)(x.shape, dtype=x.dtype, device=x.device)
     functional.forward(layer, x, ids, weights, *layout.restore(flat), out=out, context=context, num_tokens=num_tokens,
@@ -119,8 +127,7 @@ def main_grads(layout, flat, wanted):
 def run_backward(layer, token, dout, layout, flat, want_x, want_weights, wanted, mains):
     """Returns dx, dweights and the flat list of weight gradients; None where not wanted, or added to a main_grad."""
     context = find_context(int(token))
-    if dout.stride(-1) != 1 or dout.stride(0) % 8 or dout.data_ptr() % 16:
-        dout = dout.contiguous()
+    dout = _in_rows(dout)
     count, device = dout.shape[0], dout.device
     data, weight = want_x or want_weights, any(wanted)
     parts = (T.DATA if data else 0) | (T.WEIGHT if weight else 0)
@@ -161,6 +168,19 @@ def _absent(gradient):
     return None if first is None else gradient
 
 
+class _Once(torch.autograd.Function):
+    """A gradient that is not differentiated again."""
+
+    @staticmethod
+    def forward(ctx, gradient):
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, _):
+        raise RuntimeError("ferry_moe: the layer has no second derivative (a backward with create_graph=True was "
+                           "differentiated)")
+
+
 class _Moe(torch.autograd.Function):
     @staticmethod
     def forward(ctx, layer, layout, call, x, ids, weights, *flat):
@@ -172,8 +192,15 @@ class _Moe(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dout):
+        if not torch.is_grad_enabled():
+            return _Moe.gradients(ctx, dout)
+        with torch.no_grad():
+            found = _Moe.gradients(ctx, dout)
+        return tuple(None if g is None else _Once.apply(g.requires_grad_()) for g in found)
+
+    @staticmethod
+    def gradients(ctx, dout):
         token, *flat = ctx.saved_tensors
         needs = ctx.needs_input_grad
         dx, dweights, given = run_backward(ctx.layer, token, dout, ctx.layout, flat, needs[3], needs[5], needs[6:],

@@ -40,7 +40,7 @@ class Array:
                             f"__dlpack__, or a writable buffer ({error})") from error
 
     def _from_buffer(self, view):
-        self.shape, self.device = view.shape, "cpu"
+        self.shape, self.device, self.itemsize = view.shape, "cpu", view.itemsize
         self.dtype = _FORMATS.get(view.format, 0)
         self._strides = tuple(s // view.itemsize for s in view.strides)
         self.kept = C.c_char.from_buffer(view) if view.nbytes else view
@@ -51,6 +51,7 @@ class Array:
         t = _Tensor.from_address(_pointer_of(capsule, b"dltensor"))
         self.shape = tuple(t.shape[i] for i in range(t.ndim))
         self.dtype = _CODES.get((t.code, t.bits), 0) if t.lanes == 1 else 0
+        self.itemsize = t.bits * t.lanes // 8
         place = _PLACES.get(t.device_type, f"device type {t.device_type}")
         self.device = f"cuda:{t.device_id}" if place == "cuda" else place
         self._address = (t.data or 0) + t.byte_offset

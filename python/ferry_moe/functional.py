@@ -57,7 +57,7 @@ def _expect(name, array, shape, *codes):
 def _contiguous(name, array):
     step = 1
     for size, stride in zip(reversed(array.shape), reversed(array.stride())):
-        if size != 1 and stride != step:
+        if size != 1 and stride != step and 0 not in array.shape:
             raise ValueError(f"ferry_moe: {name} is not contiguous")
         step *= size
 
@@ -67,7 +67,22 @@ def _rows(name, array):
     (rows, columns), (row, column) = array.shape, array.stride()
     if rows and column != 1 and columns != 1:
         raise ValueError(f"ferry_moe: the last dimension of {name} is not contiguous")
+    if rows > 1 and row < columns:  # an expanded array; the library takes 0 for contiguous rows
+        raise ValueError(f"ferry_moe: rows of {name} are {row} elements apart, expected at least {columns}")
     return row if rows > 1 else columns
+
+
+def _room(name, array, layer, count, size):
+    """The address of `count` words of `size` bytes that the call writes; `size` 1: words of any kind."""
+    each = array.itemsize if isinstance(array, Array) else array.element_size()
+    have = each
+    for extent in array.shape:
+        have *= extent
+    if have < count * size or size not in (1, each):
+        raise ValueError(f"ferry_moe: {name} has {have} bytes in words of {each}, expected {count} of {size}")
+    _contiguous(name, array)
+    _place(name, array, layer)
+    return array.data_ptr()
 
 
 def _place(name, array, layer):
@@ -99,7 +114,7 @@ def _fill(name, to, value, layer, shape, half=None, codes=(T.BF16,)):
         to.dtype = _code(matrices[0]) if matrices else T.BF16
         return table, [m for m in matrices if isinstance(m, Array)]
     array = _array(value)
-    lone = len(array.shape) == 2  # a shared expert's matrix
+    lone = experts == 1 and len(array.shape) == 2  # such as a shared expert's matrix
     _expect(name, array, (rows, columns) if lone else (experts, rows, columns), *codes)
     _place(name, array, layer)
     strides = array.stride()
@@ -122,22 +137,26 @@ def _fill_pair(name, gate, up, value, layer, shape, **more):
 
 
 def _parts(value):
-    """What tells one set of matrices from another, as flat as it was given."""
+    """What tells one set of matrices from another, as flat as it was given. Arrays that are no tensors are told by
+    themselves: AttributeError."""
+    if value is None:
+        return None
     if isinstance(value, (tuple, list)):
         return tuple([_parts(v) for v in value])
-    if not hasattr(value, "data_ptr"):
-        return None
     return value.data_ptr(), value.shape, value.stride(), value.dtype, value.device
 
 
 def _weights(layer, gate_up, down, shared_gate_up, shared_down):
     """The weights as the library wants them. Those of tensors are described once, and found by address and shape."""
-    key = (_parts(gate_up), _parts(down), _parts(shared_gate_up), _parts(shared_down))
+    try:
+        key = (_parts(gate_up), _parts(down), _parts(shared_gate_up), _parts(shared_down))
+    except AttributeError:
+        key = None
     found = layer.described.get(key)
     if found is None:
         found = T.Weights()
         found.kept = _fill_weights(layer, found, gate_up, down, shared_gate_up, shared_down)
-        if key[1] is not None:
+        if key is not None:
             _remember(layer.described, key, found)
     return found
 
@@ -196,6 +215,18 @@ def _tokens(layer, count):
     return lone, lone.data_ptr()
 
 
+def _given_tokens(layer, tokens, count):
+    """The address of a number of tokens that the caller holds. On a device nobody looks whether the arrays have as
+    many rows."""
+    if tuple(tokens.shape) not in ((), (1,)) or _code(tokens) != T.I32:
+        raise ValueError(f"ferry_moe: num_tokens is {list(tokens.shape)} {tokens.dtype}, expected one I32")
+    _place("num_tokens", tokens, layer)
+    address = tokens.data_ptr()
+    if layer.group.device.kind == "cpu" and not 0 <= C.c_int32.from_address(address).value <= count:
+        raise ValueError(f"ferry_moe: num_tokens is {C.c_int32.from_address(address).value}, but x has {count} rows")
+    return address
+
+
 def _somewhere(layer, array):
     """The array's address; an empty array on a device gets one that is not NULL."""
     address = array.data_ptr()
@@ -220,36 +251,39 @@ def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_d
     load          104 bytes, written: a ferry_load (see ferry_moe.Load)
     stream        of CUDA; None: PyTorch's current one
     """
-    lib, a = load_library(), layer.forward_args
-    pointer = layer.pointer
-    if stream is None:
-        stream = current_stream(layer)
-    x, ids, weights = _array(x, stream), _array(ids, stream), _array(weights, stream)
-    count = x.shape[0]
-    result = (x.like() if isinstance(x, Array) else _empty(x, x.shape)) if out is None else out
-    made = _array(result, stream)
-    seen = (x.shape, x.stride(), x.dtype, x.device, ids.shape, ids.stride(), ids.dtype, ids.device, weights.shape,
-            weights.stride(), weights.dtype, weights.device, made.shape, made.stride(), made.dtype, made.device)
-    known = layer.checked.get(seen)
-    if known is None:
-        known = _check_forward(layer, count, x, ids, weights, made)
-        _remember(layer.checked, seen, known)
-    a.x_stride, a.ids_dtype, a.out_stride = known
-    a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
-    given = None if num_tokens is None else _array(num_tokens, stream)
-    held, a.num_tokens = _tokens(layer, count) if given is None else (given, given.data_ptr())
-    a.x, a.ids, a.weights = _somewhere(layer, x), _somewhere(layer, ids), _somewhere(layer, weights)
-    a.out = _somewhere(layer, made)
-    a.context, a.stream = None if context is None else context.pointer, stream
-    a.expert_rows = a.load = None
-    if expert_rows is not None:
-        expert_rows = _array(expert_rows, stream)
-        a.expert_rows = expert_rows.data_ptr()
-    if load is not None:
-        load = _array(load, stream)
-        a.load = load.data_ptr()
-    status = lib.ferry_forward(pointer, _byref(a))
+    lib = load_library()
+    with layer.turn:
+        a, pointer = layer.forward_args, layer.pointer
+        if stream is None:
+            stream = current_stream(layer)
+        x, ids, weights = _array(x, stream), _array(ids, stream), _array(weights, stream)
+        count = x.shape[0]
+        result = (x.like() if isinstance(x, Array) else _empty(x, x.shape)) if out is None else out
+        made = _array(result, stream)
+        seen = (x.shape, x.stride(), x.dtype, x.device, ids.shape, ids.stride(), ids.dtype, ids.device, weights.shape,
+                weights.stride(), weights.dtype, weights.device, made.shape, made.stride(), made.dtype, made.device)
+        known = layer.checked.get(seen)
+        if known is None:
+            known = _check_forward(layer, count, x, ids, weights, made)
+            _remember(layer.checked, seen, known)
+        a.x_stride, a.ids_dtype, a.out_stride = known
+        a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
+        given = None if num_tokens is None else _array(num_tokens, stream)
+        held, a.num_tokens = _tokens(layer, count) if given is None else (given, _given_tokens(layer, given, count))
+        a.x, a.ids, a.weights = _somewhere(layer, x), _somewhere(layer, ids), _somewhere(layer, weights)
+        a.out = _somewhere(layer, made)
+        a.context, a.stream = None if context is None else context.pointer, stream
+        a.expert_rows = a.load = None
+        if expert_rows is not None:
+            expert_rows = _array(expert_rows, stream)
+            a.expert_rows = _room("expert_rows", expert_rows, layer, layer.experts, 4)
+        if load is not None:
+            load = _array(load, stream)
+            a.load = _room("load", load, layer, C.sizeof(T.LoadStruct), 1)
+        status = lib.ferry_forward(pointer, _byref(a))
     del held
+    if context is not None and (status == 0 or status == 30 and layer.group.device.kind == "cpu"):
+        context.rows = count
     if count > layer.max_tokens and given is None and status in (0, 31):
         _too_many(layer, count)
     check(status)
@@ -281,43 +315,46 @@ def backward(layer, context, dout, gate_up, down, shared_gate_up=None, shared_do
     parts         DATA (dx, dweights), WEIGHT (the others) or ALL; equal on all ranks
     ready         [local experts] 32-bit words, each set to ready_value once its expert's gradients are written
     """
-    lib, a = load_library(), layer.backward_args
-    pointer = layer.pointer
-    if stream is None:
-        stream = current_stream(layer)
-    e, h, i, s = layer.local_experts, layer.hidden, layer.intermediate, layer.shared
-    dout = _array(dout, stream)
-    count = dout.shape[0]
-    _expect("dout", dout, (count, h), T.BF16)
-    _place("dout", dout, layer)
-    a.context, a.parts, a.stream = context.pointer, parts, stream
-    a.dout, a.dout_stride = _somewhere(layer, dout), _rows("dout", dout)
-    a.dx, a.dweights = None, None
-    kept = [dout]
-    if dx is not None:
-        dx = _array(dx, stream)
-        _expect("dx", dx, (count, h), T.BF16)
-        _place("dx", dx, layer)
-        a.dx, a.dx_stride = _somewhere(layer, dx), _rows("dx", dx)
-        kept.append(dx)
-    if dweights is not None:
-        dweights = _array(dweights, stream)
-        _expect("dweights", dweights, (count, layer.top_k), T.F32)
-        _place("dweights", dweights, layer)
-        _contiguous("dweights", dweights)
-        a.dweights = _somewhere(layer, dweights)
-        kept.append(dweights)
-    ready = None if ready is None else _array(ready, stream)
-    a.ready, a.ready_value = None if ready is None else ready.data_ptr(), ready_value
-    a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
-    betas = beta if isinstance(beta, dict) else dict.fromkeys(_NAMES, beta)
-    g = a.grads
-    for name, targets, value, shape in (
-            ("gate_up", (g.gate, g.up), d_gate_up, (e, i, h)), ("down", (g.down,), d_down, (e, h, i)),
-            ("shared_gate_up", (g.shared_gate, g.shared_up), d_shared_gate_up, (1, s, h)),
-            ("shared_down", (g.shared_down,), d_shared_down, (1, h, s))):
-        kept.append(_fill_gradient("d_" + name, targets, value, betas.get(name, 0.0), layer, shape))
-    status = lib.ferry_backward(pointer, _byref(a))
+    lib = load_library()
+    with layer.turn:
+        a, pointer = layer.backward_args, layer.pointer
+        if stream is None:
+            stream = current_stream(layer)
+        e, h, i, s = layer.local_experts, layer.hidden, layer.intermediate, layer.shared
+        dout = _array(dout, stream)
+        count = dout.shape[0] if context.rows is None else context.rows
+        _expect("dout", dout, (count, h), T.BF16)
+        _place("dout", dout, layer)
+        a.context, a.parts, a.stream = context.pointer, parts, stream
+        a.dout, a.dout_stride = _somewhere(layer, dout), _rows("dout", dout)
+        a.dx, a.dweights = None, None
+        kept = [dout]
+        if dx is not None:
+            dx = _array(dx, stream)
+            _expect("dx", dx, (count, h), T.BF16)
+            _place("dx", dx, layer)
+            a.dx, a.dx_stride = _somewhere(layer, dx), _rows("dx", dx)
+            kept.append(dx)
+        if dweights is not None:
+            dweights = _array(dweights, stream)
+            _expect("dweights", dweights, (count, layer.top_k), T.F32)
+            _place("dweights", dweights, layer)
+            _contiguous("dweights", dweights)
+            a.dweights = _somewhere(layer, dweights)
+            kept.append(dweights)
+        a.ready, a.ready_value = None, ready_value
+        if ready is not None:
+            ready = _array(ready, stream)
+            a.ready = _room("ready", ready, layer, e, 4)
+        a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
+        betas = beta if isinstance(beta, dict) else dict.fromkeys(_NAMES, beta)
+        g = a.grads
+        for name, targets, value, shape in (
+                ("gate_up", (g.gate, g.up), d_gate_up, (e, i, h)), ("down", (g.down,), d_down, (e, h, i)),
+                ("shared_gate_up", (g.shared_gate, g.shared_up), d_shared_gate_up, (1, s, h)),
+                ("shared_down", (g.shared_down,), d_shared_down, (1, h, s))):
+            kept.append(_fill_gradient("d_" + name, targets, value, betas.get(name, 0.0), layer, shape))
+        status = lib.ferry_backward(pointer, _byref(a))
     del kept
     check(status)
 

@@ -4,7 +4,7 @@ import ctypes as C
 import sys
 
 from . import _types as T
-from ._handle import Handle, own
+from ._handle import Handle, Shared, own
 from ._library import check, load_library, make
 
 
@@ -79,7 +79,7 @@ class _Alone:
         return 0
 
 
-class Group:
+class Group(Shared):
     """Ranks that share the experts, one per process, all on one machine. Making one is collective.
 
     process_group   a process group of torch.distributed, such as a sub-group of `new_group` or a mesh dimension; None:
@@ -141,11 +141,17 @@ class Group:
     def pointer(self):
         return self._handle.pointer
 
+    @property
+    def turn(self):
+        return self._handle.turn
+
     def layer(self, **config):
         """The group's layer of this configuration (see Layer), made at the first request: collective then. Blocks of a
         model that are alike share it, and with it its memory."""
         from .layer import Layer
-        key = tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in config.items()))
+        if config.get("expert_rank") is not None:
+            config["expert_rank"] = tuple(int(r) for r in config["expert_rank"])
+        key = tuple(sorted(config.items()))
         layer = self._layers.get(key)
         if layer is None or not layer.alive:
             layer = self._layers[key] = Layer(self, **config)
@@ -153,7 +159,8 @@ class Group:
 
     def barrier(self):
         """Collective: returns when every rank has called it. On CUDA it orders the host side only."""
-        check(load_library().ferry_barrier(self.pointer))
+        with self.turn:
+            check(load_library().ferry_barrier(self.pointer))
 
     def error(self):
         """The status that ended the communicator (a deadline, a dead peer), or None. After one, destroy it."""

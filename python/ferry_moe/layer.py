@@ -5,7 +5,7 @@ import itertools
 import weakref
 
 from . import _types as T
-from ._handle import Handle, own
+from ._handle import Handle, Rooted, Shared, own
 from ._library import check, fail, load_library, make
 
 _numbers = itertools.count(1)
@@ -29,12 +29,12 @@ def find_context(number):
     return context
 
 
-class Context:
+class Context(Rooted):
     """What a forward leaves for its backward. Lives as long as Python keeps it.
 
     memory: None, and the library allocates it, or `plan.context_memory_bytes + 256` bytes of a tensor on the device.
     """
-    __slots__ = ("layer", "memory", "dynamic", "_address")
+    __slots__ = ("layer", "memory", "dynamic", "rows", "_address")
 
     def __init__(self, layer, memory=None):
         self._address = None
@@ -43,6 +43,7 @@ class Context:
         check(lib.ferry_context_create(layer.pointer, aligned, _byref(pointer)))
         self.layer, self.memory = layer, memory
         self.dynamic = False  # N was known on the device only
+        self.rows = None  # of the arrays of the forward that filled it
         self._address = pointer.value
         layer._handle.leaves[pointer.value] = lib.ferry_context_destroy
 
@@ -76,7 +77,7 @@ class Token(C.Structure):
             context.destroy()
 
 
-class Layer:
+class Layer(Shared):
     """An expert-parallel MoE layer of one shape on a Group. Collective: all ranks give the same.
 
     hidden, intermediate    sizes of a token and of an expert
@@ -110,7 +111,8 @@ class Layer:
         if tune_file is not None:
             config.tune_file = str(tune_file).encode()
         pointer = C.c_void_p()
-        group._check(lib.ferry_layer_create(group.pointer, C.byref(config), C.byref(pointer)))
+        with group.turn:
+            group._check(lib.ferry_layer_create(group.pointer, C.byref(config), C.byref(pointer)))
         self._handle = Handle("layer", pointer, "ferry_layer_destroy", group._handle)
         self._close = own(self, self._handle)
         self.group = group
@@ -124,7 +126,7 @@ class Layer:
         self.context_bytes = self.plan.context_memory_bytes
         self.number = next(_numbers)
         _layers[self.number] = self
-        # Filled anew by each call; calls of a group are one thread's.
+        # Filled anew by each call, in its turn.
         self.forward_args, self.backward_args = make(T.ForwardArgs), make(T.BackwardArgs)
         self.tokens = self._numbers_of_tokens()
         self.checked, self.described = {}, {}  # what calls have met: shapes, weights
@@ -146,6 +148,11 @@ class Layer:
     @property
     def alive(self):
         return self._handle.alive
+
+    @property
+    def turn(self):
+        """Held during a call: threads that share a group take turns."""
+        return self._handle.turn
 
     def poll(self):
         """The pending report of an earlier call as a Report (its `status` is a number), or None. Never blocks."""

@@ -46,13 +46,22 @@ class FerryMoE(nn.Module):
                                  n_group=n_group, topk_group=topk_group, correction=correction, **place)
         self.gate_up = nn.Parameter(torch.empty(local, 2 * intermediate, hidden, **place))
         self.down = nn.Parameter(torch.empty(local, hidden, intermediate, **place))
-        self.gate_up.expert_parallel = self.down.expert_parallel = True
         self.shared_gate_up = self.shared_down = None
         if shared:
             self.shared_gate_up = nn.Parameter(torch.empty(2 * shared, hidden, **place))
             self.shared_down = nn.Parameter(torch.empty(hidden, shared, **place))
         self.wants_load, self.load = load, None
         self.reset_parameters()
+
+    def register_parameter(self, name, parameter):
+        """Marks the experts', also those that take their place (a state dict that is assigned)."""
+        super().register_parameter(name, parameter)
+        if name in ("gate_up", "down"):
+            parameter.expert_parallel = True
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self.gate_up.expert_parallel = self.down.expert_parallel = True  # copies of parameters lose their attributes
 
     def reset_parameters(self):
         """Normal, with the standard deviation that keeps the size of values."""
