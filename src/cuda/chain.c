@@ -4,6 +4,24 @@
 
 #include <string.h>
 
+/* What this thread calls is then nobody's business who captures in another thread, and the other way round. */
+static enum cudaStreamCaptureMode exchange_mode(enum cudaStreamCaptureMode mode) {
+    cudaThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
+static cudaError_t record(fy_launcher *to) {
+    enum cudaStreamCaptureMode mode = exchange_mode(cudaStreamCaptureModeRelaxed);
+    cudaError_t error = cudaStreamCreateWithFlags(&to->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess) {
+        error = cudaStreamBeginCapture(to->stream, cudaStreamCaptureModeRelaxed);
+        to->recording = error == cudaSuccess;
+        if (!to->recording) cudaStreamDestroy(to->stream);
+    }
+    exchange_mode(mode);
+    return error;
+}
+
 cudaError_t fy_chain_begin(fy_launcher *to, fy_chain *chain, cudaStream_t stream) {
     enum cudaStreamCaptureStatus status;
     *to = (fy_launcher){.stream = stream};
@@ -11,16 +29,7 @@ cudaError_t fy_chain_begin(fy_launcher *to, fy_chain *chain, cudaStream_t stream
     cudaError_t error = cudaStreamIsCapturing(stream, &status);
     if (error != cudaSuccess || status != cudaStreamCaptureStatusNone) return error;
     to->chain = chain;
-    if (chain->exec) return cudaSuccess;
-    error = cudaStreamCreateWithFlags(&to->stream, cudaStreamNonBlocking);
-    if (error != cudaSuccess) return error;
-    /* Relaxed: what other threads do meanwhile is none of this capture's business. */
-    error = cudaStreamBeginCapture(to->stream, cudaStreamCaptureModeRelaxed);
-    if (error == cudaSuccess)
-        to->recording = 1;
-    else
-        cudaStreamDestroy(to->stream);
-    return error;
+    return chain->exec ? cudaSuccess : record(to);
 }
 
 /* Launches of one stream follow each other, so the latest is the only one that a next one would wait for. */
@@ -37,12 +46,14 @@ cudaError_t fy_chain_keep(fy_launcher *to) {
 
 static cudaError_t instantiate(fy_launcher *to, cudaError_t error) {
     fy_chain *chain = to->chain;
+    enum cudaStreamCaptureMode mode = exchange_mode(cudaStreamCaptureModeRelaxed);
     cudaError_t ended = cudaStreamEndCapture(to->stream, &chain->graph);
     if (error == cudaSuccess) error = ended;
     cudaStreamDestroy(to->stream);
     if (error == cudaSuccess) error = cudaGraphInstantiate(&chain->exec, chain->graph, 0);
     if (error != cudaSuccess) fy_chain_destroy(chain);
     chain->count = to->next;
+    exchange_mode(mode);
     return error;
 }
 
