@@ -25,12 +25,12 @@ if ranks > 1:
 torch.manual_seed(0)
 block = ferry_moe.FerryMoE(hidden=64, intermediate=64, experts=16, top_k=2, max_tokens=256, device=device, load=True)
 with torch.no_grad():
-    block.router.weight[3] += 0.3  # a favourite
+    block.router.weight[3] += 0.1  # a favourite
 torch.manual_seed(1 + rank)
 
 waiting = []
 for step in range(12):
-    x = torch.rand(256, 64, device=device)
+    x = torch.randn(256, 64, device=device) + 0.2
     block(x).sum().backward()
     waiting.append((step, block.load))
     if len(waiting) == 4:  # log the four steps before this one

@@ -2,8 +2,9 @@
 /*
  * Symmetric memory for callers, and knobs, through ferry.h on the devices of this machine, ranks as threads and as
  * processes: peers' parts, a forward and a backward whose x lies in symmetric memory, the same bits from every knob,
- * and plans made ahead. sym_check            all of it; exit code 0: all passed Run with
- * CUDA_DEVICE_MAX_CONNECTIONS=32, as api_check.
+ * and plans made ahead.
+ *   sym_check            all of it
+ * Exit code 0: all passed. Run with CUDA_DEVICE_MAX_CONNECTIONS=32, as api_check.
  */
 #include "ferry/ferry.h"
 

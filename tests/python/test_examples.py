@@ -51,7 +51,7 @@ def test_pytorch_layer(ranks):
 def test_load_statistics():
     out = run("load_statistics.py")
     assert out.count("busiest rank 1.00 x mean") == 12 and "rows of each expert" in out
-    assert re.search(r"busiest expert [4-8]\.\d\d x mean", out), out
+    assert re.search(r"busiest expert [2-6]\.\d\d x mean", out), out
 
 
 def test_cuda_graph():
