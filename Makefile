@@ -83,4 +83,4 @@ deb:
 
 clean:
 	@rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-ubsan $(BUILD)-fuzz $(BUILD)-mutants \
-	  $(BUILD)-coverage $(BUILD)-deb
+	  $(BUILD)-coverage $(BUILD)-deb $(BUILD)-ci-venv
