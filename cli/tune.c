@@ -220,5 +220,6 @@ int ferry_cmd_tune(int argc, char **argv) {
         return cli_usage("no tune file: give --tune-file, or set FERRY_TUNE_FILE or HOME");
     if (o.list) return tune_file_list(path, (int)o.json);
     if (!o.shape) return cli_usage("give --shape: a result is for one shape (or --list)");
-    return tune(&o, path);
+    code = tune_file_check(path);
+    return code ? code : tune(&o, path);
 }

@@ -53,6 +53,8 @@ double tune_median(const double *values, int count);
 /* Puts the entry in the place of one with its key, or at the end; other lines stay. 0, or the exit code after a
  * message. Readers see the old file or the new one. */
 int tune_file_put(const char *path, const fy_tune_entry *entry);
+/* Whether that could be done: to be known before the work. */
+int tune_file_check(const char *path);
 /* Prints all entries, and which lines are none. */
 int tune_file_list(const char *path, int json);
 /* "minibatch_rows 512, fan_out each"; "by rule" */

@@ -6,6 +6,7 @@
 #include "cli/message.h"
 #include "cli/tune.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -41,6 +42,11 @@ static int make_folder(const char *folder) {
     return mkdir(path, 0777) == 0 || errno == EEXIST;
 }
 
+/* Why the file is none to read. */
+static const char *why_not(void) {
+    return errno == EINVAL ? "not a plain file" : errno == EFBIG ? "too large: layers pass it over" : strerror(errno);
+}
+
 /* A file may end without a newline; what is added begins on a line of its own. */
 static int put_line(FILE *to, const char *line, size_t length) {
     int done = fwrite(line, 1, length, to) == length;
@@ -67,8 +73,8 @@ static int copy_with(FILE *from, FILE *to, const fy_tune_entry *entry) {
 static int replace(const char *path, const fy_tune_entry *entry) {
     char fresh[4096 + 16];
     snprintf(fresh, sizeof fresh, "%s.XXXXXX", path);
-    FILE *from = fopen(path, "r");
-    if (!from && errno != ENOENT) return cli_fail("%s: %s", path, strerror(errno));
+    FILE *from = fy_tune_open(path);
+    if (!from && errno != ENOENT) return cli_fail("%s: %s", path, why_not());
     int fd = mkstemp(fresh);
     FILE *to = fd < 0 ? NULL : fdopen(fd, "w");
     int done = to && fchmod(fd, 0644) == 0 && copy_with(from, to, entry) && fflush(to) == 0 && fsync(fd) == 0;
@@ -78,6 +84,17 @@ static int replace(const char *path, const fy_tune_entry *entry) {
     int code = cli_fail("%s: cannot be written: %s", path, strerror(errno));
     if (fd >= 0) unlink(fresh);
     return code;
+}
+
+int tune_file_check(const char *path) {
+    char folder[4096];
+    folder_of(path, folder, sizeof folder);
+    if (!make_folder(folder) || access(folder, W_OK | X_OK) != 0)
+        return cli_fail("%s: no folder for the tune file: %s", folder, strerror(errno));
+    FILE *file = fy_tune_open(path);
+    if (!file && errno != ENOENT) return cli_fail("%s: %s", path, why_not());
+    if (file) fclose(file);
+    return CLI_OK;
 }
 
 int tune_file_put(const char *path, const fy_tune_entry *entry) {
@@ -148,18 +165,20 @@ static void list_line(const char *line, size_t length, int number, json_t *entri
     if (good && !entries) show(&entry);
     if (good || (is_remark(line) && strlen(line) == length)) return;
     if (others) json_array_append_new(others, json_integer(number));
-    if (!others)
-        printf("line %d: no entry of this version; layers pass it over: %.60s%s", number, line,
-               strlen(line) > 60 || !strchr(line, '\n') ? "\n" : "");
+    if (others) return;
+    printf("line %d: no entry of this version; layers pass it over: ", number);
+    for (size_t i = 0; i < length && i < 60 && line[i] != '\n'; i++)
+        putchar(isprint((unsigned char)line[i]) ? line[i] : '?');
+    putchar('\n');
 }
 
 int tune_file_list(const char *path, int json) {
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
+    FILE *file = fy_tune_open(path);
+    if (!file && errno != ENOENT) return cli_fail("%s: %s", path, why_not());
     json_t *entries = json ? json_array() : NULL, *others = json ? json_array() : NULL;
-    FILE *file = fopen(path, "r");
-    if (!file && errno != ENOENT) return cli_fail("%s: %s", path, strerror(errno));
     for (int number = 1; file && (length = getline(&line, &room, file)) > 0; number++)
         list_line(line, (size_t)length, number, entries, others);
     free(line);

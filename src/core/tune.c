@@ -4,8 +4,8 @@
 
 #include "core/layer.h"
 
+#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,12 +25,17 @@ int fy_tune_path(const char *given, char *path, size_t room) {
 }
 
 /* A plain file and nothing else: another kind could block, or never end. */
-static FILE *open_file(const char *path) {
+FILE *fy_tune_open(const char *path) {
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), why = EINVAL;
     if (fd < 0) return NULL;
-    FILE *file = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? fdopen(fd, "r") : NULL;
+    FILE *file = NULL;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
+        file = info.st_size <= FY_TUNE_BYTES ? fdopen(fd, "r") : NULL;
+        why = info.st_size <= FY_TUNE_BYTES ? errno : EFBIG;
+    }
     if (!file) close(fd);
+    errno = why;
     return file;
 }
 
@@ -51,7 +56,7 @@ int fy_tune_find(const char *path, fy_tune_entry *entry) {
     char line[FY_TUNE_LINE];
     fy_tune_entry here, found;
     int any = 0;
-    FILE *file = open_file(path);
+    FILE *file = fy_tune_open(path);
     while (file && next_line(file, line)) {
         if (!fy_tune_parse(line, &here) || !fy_tune_same_key(&here, entry)) continue;
         found = here;
@@ -138,6 +143,8 @@ ferry_status fy_tune_layer(ferry_comm *comm, ferry_layer_config *config, int *co
         if (!fy_tune_find_for_layer(path, &mine)) mine.workers = 0;
     }
     FY_TRY(fy_allgather(comm, &mine, all, sizeof mine));
+    /* A rank may have fewer workers than rank 0; an entry is not to take more than it has. */
+    if (workers < all[0].workers) all[0].workers = workers;
     *tuned = all[0].workers > 0 ? fy_tune_apply(&all[0], config, comm->workers_by_rule ? comm_workers : NULL) : 0;
     return FERRY_OK;
 }

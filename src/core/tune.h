@@ -8,6 +8,8 @@
 
 #include "comm/comm.h"
 
+#include <stdio.h>
+
 /* For what it was measured (the key) and what is best there. Values of 0 leave the choice to the rule. */
 typedef struct fy_tune_entry {
     char machine[96]; /* fy_tune_machine */
@@ -19,7 +21,10 @@ typedef struct fy_tune_entry {
     int64_t rule_us, tuned_us; /* what was measured, for people */
 } fy_tune_entry;
 
-enum { FY_TUNE_LINE = 640 }; /* no entry is longer, its newline and end included */
+enum {
+    FY_TUNE_LINE = 640,      /* no entry is longer, its newline and end included */
+    FY_TUNE_BYTES = 4 << 20, /* a larger file is none: making a layer must not take long */
+};
 
 /* ---- Lines (tune_line.c) ---- */
 /* A name of a machine as a line has it: one word. */
@@ -33,6 +38,9 @@ int fy_tune_same_key(const fy_tune_entry *a, const fy_tune_entry *b);
 /* ---- Files (tune.c) ---- */
 /* The file that `given`, as of ferry_layer_config.tune_file, stands for. 0: none. */
 int fy_tune_path(const char *given, char *path, size_t room);
+/* Opens the file for reading. NULL with errno: ENOENT, EINVAL for what is no plain file, EFBIG for more than
+ * FY_TUNE_BYTES, or what the system says. */
+FILE *fy_tune_open(const char *path);
 /* The last entry of the file with the key of *entry: 1, and its values are in *entry. 0 also where there is no file. */
 int fy_tune_find(const char *path, fy_tune_entry *entry);
 /* The entry that a layer takes: of forward and backward, else of a forward alone. `entry` has the rest of the key. */

@@ -48,6 +48,14 @@ expect 2 "$FERRY" tune --shape $shape --tune-file ""
 says err "no tune file"
 expect 1 "$FERRY" tune --shape 16,16,2,1,4 --quick --tune-file /dev/null/tune
 says err "/dev/null"
+silent out
+mkdir "$work/place"
+expect 1 "$FERRY" tune --shape 16,16,2,1,4 --quick --tune-file "$work/place"
+says err "not a plain file"
+silent out
+printf 'a \033[31m line\n' >"$work/colours"
+expect 0 "$FERRY" tune --list --tune-file "$work/colours"
+says out "over: a ?[31m line"
 expect 0 "$FERRY" tune --list --tune-file "$work/absent"
 silent out
 finish

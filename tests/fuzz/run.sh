@@ -6,7 +6,7 @@
 set -u
 build=$1
 shift
-[ $# -gt 0 ] || set -- safetensors options environment checkpoint routing
+[ $# -gt 0 ] || set -- safetensors options environment checkpoint routing tune
 seconds=${FUZZ_SECONDS:-600}
 here=$(dirname "$0")
 clean=0

@@ -247,11 +247,54 @@ static void test_file(void **unused) {
     assert_int_equal(fy_tune_find(path, &found), 1);
     assert_int_equal(found.minibatch_rows, 256);
 
+    /* As much as a layer reads, and a byte more. */
+    assert_int_equal(truncate(path, FY_TUNE_BYTES), 0);
+    assert_int_equal(fy_tune_find(path, &found), 1);
+    assert_int_equal(truncate(path, FY_TUNE_BYTES + 1), 0);
+    assert_int_equal(fy_tune_find(path, &found), 0);
+    assert_int_equal(tune_file_put(path, &e), CLI_FAILED);
+    assert_int_equal(unlink(path), 0);
+
     /* Not plain files. */
     assert_int_equal(fy_tune_find(folder, &found), 0);
+    assert_int_equal(tune_file_check(folder), CLI_FAILED);
+    assert_int_equal(tune_file_list("/dev/zero", 0), CLI_FAILED);
     snprintf(text, sizeof text, "%s/pipe", folder);
     assert_int_equal(mkfifo(text, 0600), 0);
     assert_int_equal(fy_tune_find(text, &found), 0);
+    assert_int_equal(tune_file_put(text, &e), CLI_FAILED);
+    assert_int_equal(tune_file_list(text, 0), CLI_FAILED);
+    assert_int_equal(tune_file_check(path), CLI_OK);
+}
+
+/* Writers that meet lose nothing, and a reader never finds half a file. */
+static void *put_many(void *user) {
+    fy_tune_entry e = *(const fy_tune_entry *)user, found;
+    for (e.hidden = 1; e.hidden <= 20; e.hidden++) {
+        if (tune_file_put(path, &e) != CLI_OK) return user;
+        found = e;
+        if (!fy_tune_find(path, &found)) return user;
+    }
+    return NULL;
+}
+
+static void test_writers(void **unused) {
+    enum { WRITERS = 4 };
+    pthread_t thread[WRITERS];
+    fy_tune_entry e[WRITERS];
+    void *bad;
+    (void)unused;
+    for (int w = 0; w < WRITERS; w++) {
+        e[w] = some_entry();
+        e[w].ranks = 1 + w;
+        assert_int_equal(pthread_create(&thread[w], NULL, put_many, &e[w]), 0);
+    }
+    for (int w = 0; w < WRITERS; w++) {
+        assert_int_equal(pthread_join(thread[w], &bad), 0);
+        assert_null(bad);
+    }
+    for (int w = 0; w < WRITERS; w++)
+        for (e[w].hidden = 1; e[w].hidden <= 20; e[w].hidden++) assert_int_equal(fy_tune_find(path, &e[w]), 1);
 }
 
 /* ---- Layers ---- */
@@ -327,28 +370,34 @@ static void *rank_main(void *argument) {
 
 static job jobs[RANKS], plain;
 
-/* Both ranks have one plan; the result's bits are those of the first run. */
-static ferry_plan run(const char *tune_file, int comm_workers, int compute_workers, int64_t minibatch) {
+/* What is in `jobs`, on all ranks; the result's bits are those of the first run. */
+static void run_jobs(void) {
     ferry_thread_group *group;
     pthread_t thread[RANKS];
     assert_int_equal(ferry_thread_group_create(RANKS, &group), FERRY_OK);
     for (int r = 0; r < RANKS; r++) {
-        jobs[r] = (job){.group = group,
-                        .rank = r,
-                        .comm_workers = comm_workers,
-                        .compute_workers = compute_workers,
-                        .minibatch = minibatch,
-                        .tune_file = r == 0 ? tune_file : "/nowhere/at/all"};
+        jobs[r].group = group;
+        jobs[r].rank = r;
         memset(jobs[r].out, 0xee, sizeof jobs[r].out);
         assert_int_equal(pthread_create(&thread[r], NULL, rank_main, &jobs[r]), 0);
     }
     for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
     ferry_thread_group_destroy(group);
     for (int r = 0; r < RANKS; r++) assert_int_equal(jobs[r].status, FERRY_OK);
+    if (plain.status == FERRY_OK && plain.rank < 0) assert_memory_equal(jobs[0].out, plain.out, sizeof plain.out);
+}
+
+/* Both ranks are told alike and have one plan. */
+static ferry_plan run(const char *tune_file, int comm_workers, int compute_workers, int64_t minibatch) {
+    for (int r = 0; r < RANKS; r++)
+        jobs[r] = (job){.comm_workers = comm_workers,
+                        .compute_workers = compute_workers,
+                        .minibatch = minibatch,
+                        .tune_file = r == 0 ? tune_file : "/nowhere/at/all"};
+    run_jobs();
     assert_int_equal(jobs[0].plan.minibatch_rows, jobs[1].plan.minibatch_rows);
     assert_int_equal(jobs[0].plan.comm_workers, jobs[1].plan.comm_workers);
     assert_int_equal(jobs[0].plan.tuned, jobs[1].plan.tuned);
-    if (plain.status == FERRY_OK && plain.rank < 0) assert_memory_equal(jobs[0].out, plain.out, sizeof plain.out);
     return jobs[0].plan;
 }
 
@@ -401,7 +450,20 @@ static void test_layer(void **unused) {
     plan = run(path, 0, 0, 0);
     assert_true(plan.comm_workers == 1 && plan.tuned == FERRY_TUNED_MINIBATCH_ROWS);
 
+    /* Rank 0 was given more workers than the other rank has by rule: that one still multiplies. */
+    e.workers = 60;
+    e.comm_workers = 40;
+    if (workers >= 40) e.comm_workers = workers;
+    assert_int_equal(tune_file_put(path, &e), CLI_OK);
+    jobs[0] = (job){.comm_workers = 1, .compute_workers = 59, .tune_file = path};
+    jobs[1] = (job){.tune_file = ""};
+    run_jobs();
+    assert_int_equal(jobs[0].plan.tuned, FERRY_TUNED_MINIBATCH_ROWS);
+    assert_int_equal(jobs[1].plan.tuned, FERRY_TUNED_MINIBATCH_ROWS);
+    assert_int_equal(jobs[1].plan.comm_workers, 1);
+
     /* Nothing that a file says can break a layer. */
+    e.workers = workers;
     fy_tune_print(&e, line);
     for (int trial = 0; trial < 40; trial++) {
         char bad[FY_TUNE_LINE + 8];
@@ -472,9 +534,9 @@ static void test_candidates(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines),     cmocka_unit_test(test_forgeries),
-                                       cmocka_unit_test(test_paths),     cmocka_unit_test(test_file),
-                                       cmocka_unit_test(test_layer),     cmocka_unit_test(test_apply),
-                                       cmocka_unit_test(test_decisions), cmocka_unit_test(test_candidates)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines), cmocka_unit_test(test_forgeries), cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_file),  cmocka_unit_test(test_writers),   cmocka_unit_test(test_layer),
+        cmocka_unit_test(test_apply), cmocka_unit_test(test_decisions), cmocka_unit_test(test_candidates)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
