@@ -318,11 +318,14 @@ static ferry_matrices matrices(void *base, int64_t rows, int64_t columns) {
 static ferry_status forward(job *j, ferry_layer *layer) {
     static uint16_t weights[LOCAL * HIDDEN * INNER], x[TOKENS * HIDDEN];
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static int filled; /* once: other ranks may be reading */
     int32_t ids[TOKENS * SLOTS], tokens = TOKENS;
     float router[TOKENS * SLOTS];
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < LOCAL * HIDDEN * INNER; i++) weights[i] = (uint16_t)(0x3d80 + i * 37 % 128 + (i % 3 << 15));
-    for (int i = 0; i < TOKENS * HIDDEN; i++) x[i] = (uint16_t)(0x3f00 + i * 11 % 256 + (i % 5 << 15));
+    for (int i = 0; !filled && i < LOCAL * HIDDEN * INNER; i++)
+        weights[i] = (uint16_t)(0x3d80 + i * 37 % 128 + (i % 3 << 15));
+    for (int i = 0; !filled && i < TOKENS * HIDDEN; i++) x[i] = (uint16_t)(0x3f00 + i * 11 % 256 + (i % 5 << 15));
+    filled = 1;
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < TOKENS * SLOTS; i++) {
         ids[i] = (i * 7 + j->rank) % EXPERTS;
