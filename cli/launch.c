@@ -47,6 +47,13 @@ static ferry_status join_threads(const rank_thread *self, ferry_bootstrap *boots
                : ferry_thread_group_bootstrap(self->groups[self->nodes + place], node, &bootstrap[CLI_ACROSS]);
 }
 
+/* Nobody sees a thread end, unlike a process: ranks that gather with it must be told that it failed. */
+static void leave_threads(const rank_thread *self) {
+    int node = self->rank / self->nranks, place = self->rank % self->nranks;
+    fy_thread_group_leave(self->groups[node], place);
+    if (self->nodes > 1) fy_thread_group_leave(self->groups[self->nodes + place], node);
+}
+
 static void *thread_main(void *argument) {
     rank_thread *self = argument;
     pthread_mutex_lock(&self->gate->lock);
@@ -58,6 +65,7 @@ static void *thread_main(void *argument) {
     ferry_status status = join_threads(self, bootstrap);
     self->exit_code = status ? cli_fail_status(status, "joining the group of threads")
                              : self->rank_main(self->user, bootstrap, self->rank);
+    if (self->exit_code) leave_threads(self);
     return NULL;
 }
 

@@ -9,5 +9,7 @@ int fy_thread_allgather(void *user, const void *mine, void *all, size_t bytes);
 int fy_env_allgather(void *user, const void *mine, void *all, size_t bytes);
 /* How long a thread waits in an all-gather for the others; 600 s from creation on. Before the group is used. */
 void fy_thread_group_timeout(ferry_thread_group *group, double timeout_s);
+/* The rank has failed and gathers no more: who waits for it, now or later, fails at once. */
+void fy_thread_group_leave(ferry_thread_group *group, int rank);
 
 #endif

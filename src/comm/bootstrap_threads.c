@@ -76,7 +76,7 @@ ferry_status ferry_thread_group_bootstrap(ferry_thread_group *group, int rank, f
     return FERRY_OK;
 }
 
-/* All of the following: with the lock held. */
+/* The following, up to finish_round: with the lock held. */
 
 static void break_group(ferry_thread_group *group, ferry_status status) {
     group->broken = status;
@@ -147,4 +147,13 @@ int fy_thread_allgather(void *user, const void *mine, void *all, size_t bytes) {
     ferry_status status = group->round == round ? fy_fail(group->broken, "%s", group->why) : FERRY_OK;
     pthread_mutex_unlock(&group->lock);
     return status;
+}
+
+void fy_thread_group_leave(ferry_thread_group *group, int rank) {
+    pthread_mutex_lock(&group->lock);
+    if (!group->broken) {
+        snprintf(group->why, sizeof group->why, "threads as ranks: rank %d failed and left the group", rank);
+        break_group(group, FERRY_E_PEER);
+    }
+    pthread_mutex_unlock(&group->lock);
 }

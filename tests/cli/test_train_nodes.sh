@@ -29,6 +29,12 @@ says err "all ranks together"
 expect 2 train --save-every 2
 says err "--save"
 
+# A rank that fails ends all: long before the deadline, which is ten minutes.
+mkdir "$work/place"
+expect 1 timeout 60 "$FERRY" train --data "$text" --nodes 2 --steps 4 --save-every 2 --save "$work/place"
+says err "place: cannot be written"
+for rank in 1 2 3; do says err "rank $rank: "; done
+
 # One of four processes dies.
 "$FERRY" train --data "$text" --nodes 2 --ranks 2 --processes --timeout 60 --steps 100000 --save "$work/kept" \
     --save-every 2 >"$work/out" 2>"$work/err" &

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "cli/launch.h"
+#include "comm/clock.h"
 
 enum { RANKS = 5 };
 
@@ -94,12 +95,37 @@ static void a_hanging_child_is_ended_after_a_failure(void **state) {
     cli_shared_free(b, sizeof *b);
 }
 
+/* Rank 0 fails; the others gather with it, inside their node or across. */
+static int rank_of_two_nodes(void *user, const ferry_bootstrap *bootstrap, int rank) {
+    const int *failing_gathers = user;
+    int all[2], gathers = 0;
+    while (rank != 0 || gathers < *failing_gathers) {
+        if (bootstrap[CLI_NODE].allgather(bootstrap[CLI_NODE].user, &rank, all, sizeof rank)) return 91;
+        if (bootstrap[CLI_ACROSS].allgather(bootstrap[CLI_ACROSS].user, &rank, all, sizeof rank)) return 92;
+        gathers++;
+    }
+    return 7;
+}
+
+static void a_failed_rank_is_not_waited_for(void **state) {
+    (void)state;
+    for (int gathers = 0; gathers < 3; gathers++) {
+        for (int processes = 0; processes < 2; processes++) {
+            cli_launch_options options = {.nranks = 2, .nodes = 2, .processes = processes, .timeout_s = 600};
+            int64_t begin = fy_now_ns();
+            assert_int_not_equal(cli_launch(&options, rank_of_two_nodes, &gathers), 0);
+            assert_true(fy_now_ns() - begin < INT64_C(60) * 1000000000);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_meet),
         cmocka_unit_test(exit_codes_come_back),
         cmocka_unit_test(a_killed_child_is_reported),
         cmocka_unit_test(a_hanging_child_is_ended_after_a_failure),
+        cmocka_unit_test(a_failed_rank_is_not_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
