@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ferry_moe.patching: models of transformers with Ferry in them, beside themselves without it."""
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -149,3 +151,16 @@ def test_another_activation():
             module.act_fn = torch.nn.GELU()
     with pytest.raises(ValueError, match="SiLU"):
         patch(model, ferry_moe.Group.single("cpu"), max_tokens=64)
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+def test_a_copy_is_patched_on_its_own(family):
+    model, text = pm.make(family), pm.tokens()
+    with torch.no_grad():
+        original = model(text).logits
+        patch(model, ferry_moe.Group.single("cpu"), max_tokens=64)
+        patched = model(text).logits
+        other = copy.deepcopy(model)
+        assert torch.equal(other(text).logits, patched)
+        unpatch(other)
+        assert torch.equal(other(text).logits, original) and torch.equal(model(text).logits, patched)

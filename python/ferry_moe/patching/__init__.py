@@ -9,6 +9,8 @@ With more than one rank in the group a rank keeps its own experts only, and pass
 are sums over the tokens of all ranks of the group. Every rank calls the model equally often (in generation: the same
 number of new tokens).
 """
+import copy
+
 import torch
 
 from ..group import Group, default_group
@@ -24,6 +26,11 @@ class _Patched:
     def __init__(self, layout, everyone, group, module, was, hooks):
         self.layout, self.everyone, self.group = layout, everyone, group
         self.module, self.was, self.hooks = module, was, hooks
+
+    def __deepcopy__(self, memo):
+        """Of a copied model: its modules and hooks are the copy's, the rest is common."""
+        module, hooks = copy.deepcopy((self.module, self.hooks), memo)
+        return _Patched(self.layout, self.everyone, self.group, module, self.was, hooks)
 
 
 def _problem(name, what):
