@@ -84,9 +84,10 @@ def new_context(layer, device):
 def _in_rows(tensor):
     """The tensor as rows that the library reads: a gradient or an input may be expanded, transposed or a slice."""
     row, column = tensor.stride()
-    if column != 1 or row < tensor.shape[1] or row % 8 or tensor.data_ptr() % 16:
-        return tensor.contiguous()
-    return tensor
+    if column != 1 or row < tensor.shape[1] or row % 8:
+        tensor = tensor.contiguous()
+    # A slice of a flat buffer is contiguous wherever it begins; GPUs read 16 bytes at a time.
+    return tensor.clone() if tensor.data_ptr() % 16 else tensor
 
 
 def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
