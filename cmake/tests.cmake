@@ -38,3 +38,6 @@ foreach(source ${FERRY_CLI_TESTS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${FERRY_TEST_TIMEOUT} LABELS cli SKIP_RETURN_CODE 77
     ENVIRONMENT "${environment}")
 endforeach()
+
+# Many processes that load PyTorch, which takes seconds each.
+set_tests_properties(cli_python cli_python_models PROPERTIES TIMEOUT 900)
