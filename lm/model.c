@@ -10,40 +10,40 @@
 
 /* ---- Memory ---- */
 
-enum { MAX_BLOCKS = 1024 };
+enum { MAX_ARRAYS = 1024 };
 
 /* `count` zeroed elements that live as long as the model; NULL counts as a failure at the end of `allocate`. */
-static void *keep(lm_model *model, int64_t count, size_t element, int *failed) {
-    void *block = model->block_count < MAX_BLOCKS ? model->ops->alloc((size_t)count * element) : NULL;
-    if (!block) {
+static void *new_array(lm_model *model, int64_t count, size_t element, int *failed) {
+    void *array = model->array_count < MAX_ARRAYS ? model->ops->alloc((size_t)count * element) : NULL;
+    if (!array) {
         *failed = 1;
         return NULL;
     }
-    return model->blocks[model->block_count++] = block;
+    return model->arrays[model->array_count++] = array;
 }
 
 static int allocate(lm_model *model) {
     const lm_config *c = &model->config;
     int64_t tokens = model->local_sequences * c->length, values = tokens * c->hidden, dense = model->layout.dense;
     int failed = 0;
-    model->blocks = calloc(MAX_BLOCKS, sizeof *model->blocks);
+    model->arrays = calloc(MAX_ARRAYS, sizeof *model->arrays);
     model->tapes = calloc((size_t)c->layers, sizeof *model->tapes);
     model->contexts = calloc((size_t)c->layers, sizeof *model->contexts);
     model->staged = calloc((size_t)tokens, 1);
-    if (!model->blocks || !model->tapes || !model->contexts || !model->staged) return -1;
-#define FLOATS(count) keep(model, count, sizeof(float), &failed)
+    if (!model->arrays || !model->tapes || !model->contexts || !model->staged) return -1;
+#define FLOATS(count) new_array(model, count, sizeof(float), &failed)
     for (int kind = 0; kind < LM_KINDS; kind++) model->dense[kind] = FLOATS(dense);
     model->turned = FLOATS(dense);
-    model->expert_bf16 = keep(model, model->local_experts * model->layout.per_expert, sizeof(uint16_t), &failed);
+    model->expert_bf16 = new_array(model, model->local_experts * model->layout.per_expert, sizeof(uint16_t), &failed);
     model->last = FLOATS(values);
     model->stream = FLOATS(values);
-    model->moe_in = keep(model, values, sizeof(uint16_t), &failed);
-    model->moe_out = keep(model, values, sizeof(uint16_t), &failed);
+    model->moe_in = new_array(model, values, sizeof(uint16_t), &failed);
+    model->moe_out = new_array(model, values, sizeof(uint16_t), &failed);
     model->dweights = FLOATS(tokens * c->slots);
     model->scratch = FLOATS(model->piece * c->length * (4 * c->hidden + LM_BYTES));
-    model->bytes = keep(model, tokens, 1, &failed);
-    model->target = keep(model, tokens, 1, &failed);
-    model->token_count = keep(model, 1, sizeof(int32_t), &failed);
+    model->bytes = new_array(model, tokens, 1, &failed);
+    model->target = new_array(model, tokens, 1, &failed);
+    model->token_count = new_array(model, 1, sizeof(int32_t), &failed);
     for (int64_t block = 0; block < c->layers && !failed; block++) {
         model->tapes[block] = (lm_tape){.input = FLOATS(values),
                                         .attention_normed = FLOATS(values),
@@ -56,7 +56,7 @@ static int allocate(lm_model *model) {
                                         .routed_scale = FLOATS(tokens),
                                         .probability = FLOATS(tokens * c->experts),
                                         .weights = FLOATS(tokens * c->slots),
-                                        .ids = keep(model, tokens * c->slots, sizeof(int32_t), &failed)};
+                                        .ids = new_array(model, tokens * c->slots, sizeof(int32_t), &failed)};
     }
     return failed ? -1 : 0;
 }
@@ -221,9 +221,9 @@ void lm_model_destroy(lm_model *model) {
         ferry_context_destroy(model->contexts[block]);
     ferry_layer_destroy(model->layer);
     ferry_sym_free(model->comm, model->experts.mine);
-    for (int i = 0; i < model->block_count; i++) model->ops->free(model->blocks[i]);
+    for (int i = 0; i < model->array_count; i++) model->ops->free(model->arrays[i]);
     model->ops->close();
-    free(model->blocks);
+    free(model->arrays);
     free(model->staged);
     free(model->contexts);
     free(model->tapes);
@@ -250,7 +250,7 @@ static void put_bytes(lm_model *model, unsigned char *to, const unsigned char *c
     model->ops->put(to, model->staged, (size_t)sequences * length);
 }
 
-int lm_forward(lm_model *model, const unsigned char *const *windows, int64_t sequences, int keep_tape) {
+int lm_forward(lm_model *model, const unsigned char *const *windows, int64_t sequences, int keep) {
     int64_t tokens = sequences * model->config.length;
     int32_t count = (int32_t)tokens;
     put_bytes(model, model->bytes, windows, sequences, 0);
@@ -262,7 +262,7 @@ int lm_forward(lm_model *model, const unsigned char *const *windows, int64_t seq
             n = lm_piece(model, s, sequences);
             lm_attend(model, block, s, n);
         }
-        LM_TRY(lm_mix(model, block, tokens, keep_tape));
+        LM_TRY(lm_mix(model, block, tokens, keep));
     }
     return 0;
 }

@@ -59,8 +59,8 @@ typedef struct lm_model {
     unsigned char *target;      /* [tokens] the byte after each */
     unsigned char *staged;      /* [tokens], host: on the way to the two above */
     int32_t *token_count;       /* of the last forward */
-    void **blocks;              /* host: the arrays above */
-    int block_count;
+    void **arrays;              /* host: all of the above, to be freed */
+    int array_count;
 } lm_model;
 
 /* Collective. nodes * ranks divides LM_SHARDS; this rank's shards are those of node `node`. Parameters get their

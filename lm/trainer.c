@@ -114,7 +114,7 @@ int lm_trainer_fetch(lm_trainer *trainer) {
     return check_finite(trainer, "the norm of the gradient", trainer->gradient_norm);
 }
 
-/* A step after which numbers are fetched waits for the device, so on a GPU most are none. */
+/* Fetching numbers waits for the device, so on a GPU only every so many steps do it. */
 enum { FETCH_STEPS = 16 };
 
 int lm_trainer_step(lm_trainer *trainer) {
