@@ -9,7 +9,10 @@
 
 #include <stdio.h>
 
-/* Measured by others, and by a separate program on two H200 before: rows of this size, 512 threads a multiprocessor. */
+/*
+ * Figures to compare with. `earlier`: another program on two H200, rows of this size, 512 threads a multiprocessor.
+ * `published`: what the authors of Mixture-of-Kittens (MoK) say of theirs on GB300.
+ */
 typedef struct earlier_rate {
     const char *name;
     double gb[MICRO_COUNTS]; /* 0: not measured */
@@ -146,7 +149,8 @@ static void print_remote(const bench_options *o, const micro_result *results) {
            1e-9 * engine_rate(o, results, 1));
     print_signal(results, MICRO_PULL, published_pull_us);
     print_signal(results, MICRO_PUSH, published_push_us);
-    printf("(earlier: two H200 by a separate program, flag there and back %.1f us between them; MoK: 64 GB300)\n",
+    printf("(earlier: two H200 by a separate program, flag there and back %.1f us between them; MoK: "
+           "Mixture-of-Kittens, 64 GB300)\n",
            earlier_trip_us);
 }
 

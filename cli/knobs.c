@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From options to a layer's configuration and its numbers of workers, for `ferry bench`, `plan`, `run` and `trace`; and
- * the words that options with a choice accept.
+ * From options to a layer's configuration and its numbers of workers, for every command that makes or plans a layer;
+ * and the words that options with a choice accept.
  */
 #include "cli/knobs.h"
 

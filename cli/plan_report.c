@@ -33,7 +33,7 @@ static json_t *shape_json(const plan_job *job) {
                      (json_int_t)c->intermediate, "shared", (json_int_t)c->shared, "experts", (json_int_t)c->experts);
 }
 
-/* What may be tuned: its flag, whether it is of GPUs, and where its value came from. */
+/* What may be tuned: its flag, and whether layers on CPUs and on GPUs have it. */
 static const struct choice {
     const char *name;
     int flag, cpu, gpu;
