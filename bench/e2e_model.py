@@ -74,14 +74,14 @@ class Block(nn.Module):
         s = self.shape
         x = x + self.attention(self.norm1(x), cos, sin)
         rows = self.norm2(x).flatten(0, 1)
-        chances = torch.softmax(self.router(rows), -1, dtype=torch.float32)
-        weights, ids = torch.topk(chances, s.top_k, -1)
+        probabilities = torch.softmax(self.router(rows), -1, dtype=torch.float32)
+        weights, ids = torch.topk(probabilities, s.top_k, -1)
         weights = weights / weights.sum(-1, keepdim=True)
-        taken = torch.zeros(s.experts, device=x.device).index_add_(
+        share = torch.zeros(s.experts, device=x.device).index_add_(
             0, ids.flatten(), torch.ones(ids.numel(), device=x.device)) / ids.numel()
-        uneven = s.experts * (taken * chances.mean(0)).sum()
+        balance_loss = s.experts * (share * probabilities.mean(0)).sum()
         y = self.moe(rows, ids, weights, self.experts.gate_up, self.experts.down)
-        return x + y.view_as(x), uneven
+        return x + y.view_as(x), balance_loss
 
 
 class Model(nn.Module):
@@ -97,12 +97,12 @@ class Model(nn.Module):
         """tokens [sequences, length + 1]; returns the loss that is trained, and the mean of -log p alone."""
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         cos, sin = rotations(self.shape, inputs.shape[1], inputs.device)
-        x, uneven = self.embed(inputs), 0
+        x, balance_loss = self.embed(inputs), 0
         for block in self.blocks:
             x, more = block(x, cos, sin)
-            uneven = uneven + more
+            balance_loss = balance_loss + more
         loss = F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
-        return loss + self.shape.balance * uneven / len(self.blocks), loss.detach()
+        return loss + self.shape.balance * balance_loss / len(self.blocks), loss.detach()
 
 
 def expert_names(model):

@@ -61,8 +61,8 @@ class Lab:
         c.say(f"{'kept  ' if kept else 'MISSED'} {name}: {value:.4g} (limit {'<=' if most else '>='} {limit:g})")
         return value
 
-    def beside(self, name):
-        """A file in the library's folder."""
+    def in_library_folder(self, name):
+        """The path of a file there."""
         return os.path.join(os.path.dirname(os.path.abspath(self.o.library)), name)
 
     def alone(self):
@@ -258,7 +258,7 @@ def spans_ms(path, names):
 def traced(lab):
     """Times of product tiles in `ferry trace`, and of the plain product's, both on a GPU that has rested: seconds of
     load make it slower."""
-    if c.WORLD > 1 or not os.path.exists(lab.beside("ferry")):
+    if c.WORLD > 1 or not os.path.exists(lab.in_library_folder("ferry")):
         return "skipped: one rank alone is traced, by the command beside the library"
     H, I, E, T = 7168, 2048, 6, 2048
     plain, tiles = {}, {"gate and up": T * E // 128 * (2 * I // 256), "down": T * E // 128 * (H // 256)}
@@ -277,8 +277,8 @@ def traced(lab):
     for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "trace.json")
-            subprocess.run([lab.beside("ferry"), "trace", "--backend", "cuda", "--shape", "kimi-slice", "--ranks", "1",
-                            "--out", path],
+            subprocess.run([lab.in_library_folder("ferry"), "trace", "--backend", "cuda", "--shape", "kimi-slice",
+                            "--ranks", "1", "--out", path],
                            check=True, capture_output=True, timeout=60)
             result["tile_ms"].append({name: statistics.mean(t) for name, t in spans_ms(path, plain).items()})
     cost = sum(tiles[name] * plain[name] for name in tiles)
@@ -387,7 +387,7 @@ def graph(lab, replays=1000, variants=8):
     return {"replays": replays, "variants": variants, "wrong": wrong, "error": error}
 
 
-def beside(lab, group, forward, data):
+def all_reduce_beside(lab, group, forward, data):
     """Medians in ms of an all-reduce alone, and of it and the layer beside each other in both orders of launch."""
     main, side = torch.cuda.current_stream(), torch.cuda.Stream(priority=-1)
 
@@ -428,7 +428,7 @@ def nccl(lab):
     for name, cluster in (("CTAs apart", 0), ("clusters of 4", 4)):
         chosen = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
         chosen.config.max_ctas, chosen.config.cga_cluster_size = CTAS, cluster
-        times = result[name] = beside(lab, dist.new_group(pg_options=chosen), forward, data)
+        times = result[name] = all_reduce_beside(lab, dist.new_group(pg_options=chosen), forward, data)
         c.say(f"       all-reduce of {result['bytes']} bytes, {name}, and the layer, ms: {times}")
         for order in ("layer first", "all-reduce first"):
             ratio, what = times[order][0] / times["alone"][0], f"all-reduce beside the layer over alone, {order}"
