@@ -33,7 +33,7 @@ typedef struct fy_gpu_comm {
     fy_gpu_layer *layers;
     fy_gpu_block *blocks; /* of symmetric memory for callers (symmetric.c) */
     uint8_t **parts;      /* on the device: [FY_GPU_BLOCKS][FY_GPU_MAX_RANKS] as it sees them; NULL: never any */
-    cudaStream_t side;    /* for the abort word, while calls run */
+    cudaStream_t side;    /* for the abort word and `parts`, while calls run */
     uint32_t *one;        /* pinned: 1 */
 } fy_gpu_comm;
 

@@ -60,8 +60,8 @@ typedef struct fy_gpu_header {
     int32_t tokens;    /* as passed, also when too many */
     int32_t bad_count; /* ids out of range */
     int32_t bad_slot;  /* the first of them */
-    int32_t spare;
-    int64_t bad_id;
+    int32_t spare;     /* of a backward: its parts */
+    int64_t bad_id;    /* of a backward: the number of its forward */
 } fy_gpu_header;
 
 /* One slot as published: local sort result. expert -1: none. */
@@ -92,7 +92,7 @@ typedef struct fy_gpu_state {
     uint32_t bad_count, bad_slot, line5[30];
 } fy_gpu_state;
 
-/* A place where the device can wait; the host has the words (fault.c). */
+/* A place where the device can wait; the host has the words (watch.c). */
 enum fy_gpu_site {
     FY_AT_ENTER = 1,
     FY_AT_PULL_SPACE,

@@ -2,7 +2,7 @@
 /*
  * The launches of a call as one graph, which costs the host a third of what they cost one by one. The first call of a
  * kind is recorded; later ones give the same nodes their new arguments and launch the graph. A call that the caller
- * captures, or whose launches are not always the same, is launched directly.
+ * captures, or that is traced, is launched directly.
  */
 #ifndef FERRY_CUDA_CHAIN_H
 #define FERRY_CUDA_CHAIN_H

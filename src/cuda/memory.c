@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Make the own part, gather handles, map all parts, clear the own one, agree: for a layer of backend.c. A rank that
- * fails still takes part in each agreement, so all ranks give up together and none waits for it.
+ * Make the own part, gather handles, map all parts, clear the own one, agree: for layers (backend.c) and for blocks of
+ * callers (symmetric.c). A rank that fails still takes part in each agreement, so all ranks give up together and none
+ * waits for it.
  */
 #include "cuda/memory.h"
 

@@ -5,7 +5,7 @@
  *        role_push.cuh).
  * Waits on: full[stage] inside the block.
  * Publishes: empty[stage]; made[block] when a column tile of h is written, sent[block] for y. A signal is held back
- *            until the stores before it have had time to drain, and given up early where the block would wait.
+ *            until the stores before it have had time to drain, and sent early where the block would wait.
  * Registers: 216; 128 hold the accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_PRODUCT_CUH

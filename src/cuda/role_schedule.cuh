@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The schedule, in four small launches.
- *   count   stages x, sanitizes ids, counts the experts of each chunk of slots
+ *   count   stages x, sanitizes ids, counts the experts of each chunk of slots, clears arrived[] and claimed[]
  *   rank    gives every slot its position among this rank's slots of the same expert, then publishes to all peers
- *   wait    one block: waits for all peers, lays out segments, row tiles and the list of product tickets
+ *   wait    one block: waits for all peers, lays out segments, row tiles and the list of product tickets, reports to
+ *           the host and, where the caller wants them, writes rows of experts and load statistics
  *   place   row <-> slot tables of the rows that come here; clears the counters of the compute launch
- * Reads: the caller's N, x, ids; peers' published slots. Writes: symmetric tables, local tables.
- * Waits on: flag[source] of every rank (wait launch alone). Publishes: counts, header, then flag, into every peer.
+ * Reads: the caller's N, x, ids; peers' published counts, headers and slots.
+ * Writes: symmetric tables, local tables, the report page; the caller's expert_rows and load.
+ * Waits on: flag[source] of every rank (wait launch alone).
+ * Publishes: counts, header, then flag, into every peer (the last block of the rank launch).
  * Registers: no limit worth stating; blocks of these launches never fill the device.
  */
 #ifndef FERRY_CUDA_ROLE_SCHEDULE_CUH

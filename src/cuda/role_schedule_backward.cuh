@@ -4,9 +4,12 @@
  * a context leaves there.
  *   keep   after a forward's schedule: numbers, own experts, router weights and x
  *   stage  copies dout, x and router weights to where peers read them, clears counters, then publishes to all peers
- *   enter  one block: waits for all peers, lays out row tiles, segments and the list of tickets
- * Reads: the context; the caller's dout.  Writes: symmetric memory, local tables.
- * Waits on: flag[source] of every rank (enter launch alone). Publishes: header, then flag, into every peer.
+ *   enter  one block: waits for all peers, lays out row tiles, segments and the list of tickets, reports to the host
+ * Reads: the context; the caller's dout; after a forward the caller's x and router weights.
+ * Writes: symmetric memory, local tables, the report page; after a forward the context.
+ * Waits on: flag[source] of every rank (enter launch alone).
+ * Publishes: header, then flag, into every peer (the last block of the stage launch); where no gradients of experts are
+ *            wanted, all of the caller's ready[expert] (enter launch).
  * Registers: no limit worth stating; blocks of these launches never fill the device.
  */
 #ifndef FERRY_CUDA_ROLE_SCHEDULE_BACKWARD_CUH

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Callers' blocks of symmetric memory. A block has one number on all ranks, the lowest that none of them uses, and a
- * row of the device's table of parts, from which peers' pulls find tokens that lie in it.
+ * row of the device's table of parts. Calls stage their tokens wherever these lie, so no launch reads that table.
  */
 #include "cuda/symmetric.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Symmetric memory for callers of a CUDA communicator, and where a call's tokens lie in it. */
+/* Symmetric memory for callers of a CUDA communicator. */
 #ifndef FERRY_CUDA_SYMMETRIC_H
 #define FERRY_CUDA_SYMMETRIC_H
 
