@@ -20,30 +20,37 @@ JOBS = ("generate:qwen3_moe", "generate:deepseek_v3", "gradients:qwen3_moe_raw",
         "states:qwen3_moe_raw", "states:deepseek_v3")
 
 
-def run(ranks, folder, device):
-    """What the ranks found: for every job its entries in the order of parts."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def start(ranks, folder, device, port):
+    """The processes of a group of ranks."""
     common = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
               "OMP_NUM_THREADS": "1", "PATCH_DEVICE": device}
-    processes = [subprocess.Popen([sys.executable, str(HERE / "patch_ranks.py"), str(folder), *JOBS],
-                                  env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(ranks)]
-    try:
-        said = [p.communicate(timeout=150)[0] for p in processes]
-    finally:
-        for p in processes:
-            p.kill()
-    assert all(p.returncode == 0 for p in processes), "\n".join(said)
+    return [subprocess.Popen([sys.executable, str(HERE / "patch_ranks.py"), str(folder), *JOBS],
+                             env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for rank in range(ranks)]
+
+
+def found_by(ranks, folder):
+    """For every job, its entries in the order of parts."""
     found = [torch.load(folder / f"{ranks}-{rank}.pt", map_location="cpu") for rank in range(ranks)]
     return {job: [entry for rank in found for entry in rank[job]] for job in JOBS}
 
 
 @pytest.fixture(scope="module", params=DEVICES)
 def alone_and_spread(request, tmp_path_factory):
+    """What one process finds, and what two find, side by side: most of their time is that of starting."""
     folder = tmp_path_factory.mktemp("ranks")
-    return run(1, folder, request.param), run(2, folder, request.param)
+    with socket.socket() as one, socket.socket() as other:
+        for s in (one, other):
+            s.bind(("127.0.0.1", 0))
+        ports = one.getsockname()[1], other.getsockname()[1]
+    processes = start(1, folder, request.param, ports[0]) + start(2, folder, request.param, ports[1])
+    try:
+        said = [p.communicate(timeout=150)[0] for p in processes]
+    finally:
+        for p in processes:
+            p.kill()
+    assert all(p.returncode == 0 for p in processes), "\n".join(said)
+    return found_by(1, folder), found_by(2, folder)
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
