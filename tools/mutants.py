@@ -79,6 +79,9 @@ class Tree:
         command = ["cmake", "--build", self.build, "-j", os.environ.get("JOBS", "2")]
         return self.run(command + ["--target", *targets] if targets else command)
 
+    def ctest(self, name, limit_s):
+        return self.run(["ctest", "--test-dir", self.build, "--output-on-failure", "-R", f"^{name}$"], limit_s)
+
     def patch(self, patch, *options):
         return self.run(["patch", "-p1", "--no-backup-if-mismatch", *options, "-i", patch])
 
@@ -87,10 +90,9 @@ def passes(tree, test):
     """True when the test finds nothing."""
     kind, name = test.split()
     if kind == "unit":
-        return tree.make(name) == 0 and tree.run([tree.build / name], LIMIT_S) == 0
+        return tree.make(name) == 0 and tree.ctest(name, LIMIT_S) == 0
     if kind == "script":
-        return tree.make() == 0 and tree.run(["ctest", "--test-dir", tree.build, "-R", f"^cli_{name}$"],
-                                             3 * LIMIT_S) == 0
+        return tree.make() == 0 and tree.ctest(f"cli_{name}", 3 * LIMIT_S) == 0
     return tree.make("ferry") == 0 and tree.run([tree.build / "ferry", "check", "--suite", name], 3 * LIMIT_S,
                                                 rb"^FAILED ") == 0
 
