@@ -39,11 +39,6 @@ static __global__ void fill_noise(__nv_bfloat16 *p, int64_t n, uint64_t seed, fl
         p[i] = __float2bfloat16(noise(seed, i) * scale);
 }
 
-static __global__ void fill_word(uint32_t *p, int64_t n, uint32_t value) {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x)
-        p[i] = value;
-}
-
 static __device__ inline double round_bf16(double v) { return (double)__bfloat162float(__float2bfloat16((float)v)); }
 
 static __device__ double warp_dot(const __nv_bfloat16 *a, const __nv_bfloat16 *b, int n) {

@@ -15,8 +15,6 @@ typedef struct fy_gpu_tracer fy_gpu_tracer;
 typedef struct fy_gpu_spare fy_gpu_spare;
 typedef struct fy_gpu_block fy_gpu_block;
 
-enum { FY_GPU_BLOCKS = 64 }; /* of symmetric memory for callers, at one time */
-
 /* comm->backend */
 typedef struct fy_gpu_comm {
     int device;
@@ -32,8 +30,7 @@ typedef struct fy_gpu_comm {
     int stop;
     fy_gpu_layer *layers;
     fy_gpu_block *blocks; /* of symmetric memory for callers (symmetric.c) */
-    uint8_t **parts;      /* on the device: [FY_GPU_BLOCKS][FY_GPU_MAX_RANKS] as it sees them; NULL: never any */
-    cudaStream_t side;    /* for the abort word and `parts`, while calls run */
+    cudaStream_t side;    /* for the abort word, while calls run */
     uint32_t *one;        /* pinned: 1 */
 } fy_gpu_comm;
 

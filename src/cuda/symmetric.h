@@ -10,7 +10,5 @@ void fy_gpu_sym_free(ferry_comm *comm, void *memory);
 ferry_status fy_gpu_sym_peer(ferry_comm *comm, const void *memory, int rank, void **peer);
 /* All blocks that are left, when the communicator goes. */
 void fy_gpu_sym_end(ferry_comm *comm);
-/* The number of the block that holds all of `bytes` from `pointer` on this rank, and its offset there; -1: none. */
-int fy_gpu_sym_find(const fy_gpu_comm *g, const void *pointer, size_t bytes, int64_t *offset);
 
 #endif
