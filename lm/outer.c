@@ -28,31 +28,31 @@ struct lm_outer {
 /* ---- Which way ---- */
 
 /* What a node says of its GPU. Two nodes with the same one must not be joined by NCCL. */
-typedef struct gpu_card {
+typedef struct gpu_identity {
     char host[64], boot[40], visible[64]; /* the system's names, and which of its GPUs the process sees */
     int device, has_nccl;
-} gpu_card;
+} gpu_identity;
 
-static gpu_card write_card(int device, char *version, size_t room) {
-    gpu_card card;
-    memset(&card, 0, sizeof card); /* cards are compared as bytes */
-    card.device = device;
-    card.has_nccl = lm_nccl_find(version, room);
-    gethostname(card.host, sizeof card.host - 1);
+static gpu_identity identify_gpu(int device, char *version, size_t room) {
+    gpu_identity gpu;
+    memset(&gpu, 0, sizeof gpu); /* identities are compared as bytes */
+    gpu.device = device;
+    gpu.has_nccl = lm_nccl_find(version, room);
+    gethostname(gpu.host, sizeof gpu.host - 1);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    snprintf(card.visible, sizeof card.visible, "%s", visible ? visible : "");
+    snprintf(gpu.visible, sizeof gpu.visible, "%s", visible ? visible : "");
     FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (boot && !fgets(card.boot, sizeof card.boot, boot)) card.boot[0] = 0;
+    if (boot && !fgets(gpu.boot, sizeof gpu.boot, boot)) gpu.boot[0] = 0;
     if (boot) fclose(boot);
-    return card;
+    return gpu;
 }
 
 static void abort_nccl(void *user) { lm_nccl_abort(((lm_outer *)user)->nccl); }
 
 static int choose_way(lm_outer *o, int device) {
-    gpu_card mine, all[MOST_NODES];
+    gpu_identity mine, all[MOST_NODES];
     char version[48];
-    mine = write_card(device, version, sizeof version);
+    mine = identify_gpu(device, version, sizeof version);
     if (o->across.allgather(o->across.user, &mine, all, sizeof mine))
         return lm_fail("finding the GPUs of all nodes: %s", ferry_last_error());
     for (int a = 0; a < o->across.nranks; a++) {
@@ -114,7 +114,7 @@ static int gather_on_host(lm_outer *o, const void *mine, void *all, size_t bytes
     return lm_fail("node %d of %d lost the other nodes: %s", across->rank, across->nranks, ferry_last_error());
 }
 
-static int gather_by_host(lm_outer *o, const void *mine, void *all, size_t bytes) {
+static int gather_through_host(lm_outer *o, const void *mine, void *all, size_t bytes) {
     size_t needed = (size_t)o->across.nranks * bytes;
     if (needed > o->host_bytes) {
         unsigned char *larger = realloc(o->host, needed);
@@ -132,7 +132,7 @@ static int gather_by_host(lm_outer *o, const void *mine, void *all, size_t bytes
 int lm_outer_gather(lm_outer *o, const void *mine, void *all, size_t bytes) {
     LM_TRY(lm_outer_check(o));
     if (o->nccl) return lm_nccl_gather(o->nccl, mine, all, bytes, o->ops->stream());
-    return o->ops == &lm_ops_cpu ? gather_on_host(o, mine, all, bytes) : gather_by_host(o, mine, all, bytes);
+    return o->ops == &lm_ops_cpu ? gather_on_host(o, mine, all, bytes) : gather_through_host(o, mine, all, bytes);
 }
 
 int lm_outer_sum(lm_outer *o, float *values, int64_t count) {

@@ -3,6 +3,7 @@
 #include "lm/outer_nccl.h"
 
 #include "lm/error.h"
+#include "lm/layout.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 
 /* Enumerators and sizes of the library's interface. */
-enum { SUCCESS = 0, TYPE_BYTE = 1, MOST_NODES = 256 };
+enum { SUCCESS = 0, TYPE_BYTE = 1 };
 
 typedef struct unique_id {
     char bytes[128];
@@ -68,8 +69,8 @@ int lm_nccl_find(char *to, size_t room) {
 
 /* Node 0 makes the id; all take its. */
 static int join(lm_nccl *n, const ferry_bootstrap *across) {
-    unique_id mine = {{0}}, all[MOST_NODES];
-    if (across->nranks > MOST_NODES) return lm_fail("%d nodes, at most %d are possible", across->nranks, MOST_NODES);
+    unique_id mine = {{0}}, all[LM_SHARDS];
+    if (across->nranks > LM_SHARDS) return lm_fail("%d nodes, expected at most %d", across->nranks, (int)LM_SHARDS);
     if (across->rank == 0) LM_TRY(check(n, n->unique(&mine), "making an id"));
     if (across->allgather(across->user, &mine, all, sizeof mine))
         return lm_fail("handing the id of NCCL to all nodes: %s", ferry_last_error());

@@ -92,10 +92,10 @@ int lm_watch_check(lm_watch *w) {
     return bad;
 }
 
-void lm_watch_destroy(lm_watch *w, int well) {
+void lm_watch_destroy(lm_watch *w, int finished) {
     if (!w) return;
     pthread_mutex_lock(&w->lock);
-    w->mine = well ? FINISHED : FAILED;
+    w->mine = finished ? FINISHED : FAILED;
     pthread_cond_signal(&w->changed);
     pthread_mutex_unlock(&w->lock);
     pthread_join(w->thread, NULL);

@@ -15,7 +15,8 @@ typedef struct lm_watch lm_watch;
 int lm_watch_create(const ferry_bootstrap *across, void (*lost)(void *user), void *user, lm_watch **watch);
 /* 0, or -1 with lm_error() once a node was lost. */
 int lm_watch_check(lm_watch *watch);
-/* well: waits until all nodes say so, or one is lost. Otherwise tells the others that this one failed. Accepts NULL. */
-void lm_watch_destroy(lm_watch *watch, int well);
+/* finished: waits until all nodes say so, or one is lost. Otherwise tells the others that this one failed. Accepts
+ * NULL. */
+void lm_watch_destroy(lm_watch *watch, int finished);
 
 #endif
