@@ -175,8 +175,8 @@ static int start_mpi(train_job *job, ferry_bootstrap bootstrap[CLI_BOOTSTRAPS]) 
     o->ranks = place.ranks;
     o->nodes = place.nodes;
     job->mpi = 1;
-    job->here = place.here;
-    job->count = place.count;
+    job->machine_rank = place.machine_rank;
+    job->machine_ranks = place.machine_ranks;
     return 0;
 }
 
@@ -191,10 +191,10 @@ static int check_ranks(const train_options *o) {
 /* Layers that take turns on a GPU would wait for each other for ever: the ranks of each are on another GPU too. */
 static int check_gpus(const train_job *job) {
     const train_options *o = &job->options;
-    int count = job->mpi ? job->count : (int)(o->nodes * o->ranks);
-    if (job->gpus == 0 || o->nodes == 1 || o->ranks == 1 || count <= job->gpus) return 0;
+    int ranks = job->mpi ? job->machine_ranks : (int)(o->nodes * o->ranks); /* of this machine */
+    if (job->gpus == 0 || o->nodes == 1 || o->ranks == 1 || ranks <= job->gpus) return 0;
     return cli_usage("%d ranks of several nodes need a GPU each, but this machine has %d; nodes of one rank may share",
-                     count, job->gpus);
+                     ranks, job->gpus);
 }
 
 static int train(train_job *job) {

@@ -23,12 +23,12 @@ typedef struct train_job {
     train_options options;
     lm_config config;
     lm_text text;
-    safetensors_file *checkpoint; /* to resume from, checked; NULL: a new training */
-    int64_t first_step;           /* steps that the checkpoint has done */
-    int mpi;                      /* 1: ranks are processes that an MPI launcher started */
-    int here, count;              /* then: this one's place among those of this machine */
-    int gpus;                     /* of this machine, when ranks compute on them; otherwise 0 */
-    routing recorded;             /* of the last step, in memory that ranks share */
+    safetensors_file *checkpoint;    /* to resume from, checked; NULL: a new training */
+    int64_t first_step;              /* steps that the checkpoint has done */
+    int mpi;                         /* 1: ranks are processes that an MPI launcher started */
+    int machine_rank, machine_ranks; /* then: of this machine */
+    int gpus;                        /* of this machine, when ranks compute on them; otherwise 0 */
+    routing recorded;                /* of the last step, in memory that ranks share */
 } train_job;
 
 /* A cli_rank_main; `user` is the train_job. */

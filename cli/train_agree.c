@@ -3,7 +3,7 @@
 #include "cli/message.h"
 #include "cli/train.h"
 
-enum { MOST = 256 }; /* ranks of a bootstrap */
+enum { MOST_RANKS = 128 }; /* of a bootstrap */
 
 static void add_bytes(uint64_t *digest, const void *bytes, size_t count) {
     const unsigned char *b = bytes;
@@ -34,12 +34,12 @@ static uint64_t digest_of(const train_job *job) {
 }
 
 int train_agree(const train_job *job, const ferry_bootstrap bootstrap[CLI_BOOTSTRAPS]) {
-    uint64_t mine = digest_of(job), all[MOST], differ = 0;
+    uint64_t mine = digest_of(job), all[2 * MOST_RANKS], differ = 0;
     /* Within the node, then what each node found across nodes: in the end everybody knows of any difference. */
     for (int round = 0; round < 2; round++) {
         const ferry_bootstrap *group = &bootstrap[round ? CLI_ACROSS : CLI_NODE];
         uint64_t said[2] = {mine, differ};
-        if (group->nranks > MOST / 2) return cli_fail("%d ranks, at most %d are possible", group->nranks, MOST / 2);
+        if (group->nranks > MOST_RANKS) return cli_fail("%d ranks, expected at most %d", group->nranks, MOST_RANKS);
         if (group->allgather(group->user, said, all, sizeof said)) return cli_fail("%s", ferry_last_error());
         for (int r = 0; r < group->nranks; r++) differ |= all[2 * r] != mine || all[2 * r + 1];
     }

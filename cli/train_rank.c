@@ -86,15 +86,15 @@ static int train(const train_job *job, ferry_comm *comm, int device, const ferry
 int train_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {
     const train_job *job = user;
     const ferry_bootstrap *across = &bootstrap[CLI_ACROSS];
-    int count = job->mpi ? job->count : bootstrap[CLI_NODE].nranks * across->nranks; /* on this machine */
-    int workers = machine_processors() / count, code = CLI_OK;
+    int machine_ranks = job->mpi ? job->machine_ranks : bootstrap[CLI_NODE].nranks * across->nranks;
+    int workers = machine_processors() / machine_ranks, code = CLI_OK;
     ferry_comm *comm = NULL;
     lm_trainer *trainer = NULL;
     ferry_comm_config config;
     ferry_comm_config_init(&config);
     config.bootstrap = bootstrap[CLI_NODE];
     config.backend = (ferry_backend)job->options.backend;
-    config.device = cli_device_index(config.backend, job->mpi ? job->here : rank);
+    config.device = cli_device_index(config.backend, job->mpi ? job->machine_rank : rank);
     if (config.backend == FERRY_CPU) {
         config.comm_workers = 1;
         config.compute_workers = workers < 1 ? 1 : workers > MOST_WORKERS ? MOST_WORKERS : workers;

@@ -68,8 +68,8 @@ static int find_place(int rank, int size, const int *machine, const int *node, c
         if (node[r] >= p.nodes) p.nodes = node[r] + 1;
         if (node[r] == 0) p.ranks++;
         if (node[r] == p.node && r < rank) p.rank++;
-        if (machine[r] == machine[rank]) p.count++;
-        if (machine[r] == machine[rank] && r < rank) p.here++;
+        if (machine[r] == machine[rank]) p.machine_ranks++;
+        if (machine[r] == machine[rank] && r < rank) p.machine_rank++;
     }
     for (int n = 0; n < p.nodes; n++) {
         int ranks = 0;

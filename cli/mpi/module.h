@@ -11,9 +11,9 @@
 enum { CLI_MPI_VERSION = 1, CLI_MPI_WHY = 256 };
 
 typedef struct cli_mpi_place {
-    int node, nodes; /* in the order of their first ranks */
-    int rank, ranks; /* of the node */
-    int here, count; /* among the processes of this machine, which may have several nodes */
+    int node, nodes;                 /* in the order of their first ranks */
+    int rank, ranks;                 /* of the node */
+    int machine_rank, machine_ranks; /* of this machine, which may have several nodes */
 } cli_mpi_place;
 
 typedef struct cli_mpi_module {
