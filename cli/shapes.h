@@ -28,10 +28,9 @@ typedef struct layer_shape {
 #define SHAPE_NAMES SHAPE_MAP(SHAPE_NAME)
 #define SHAPE_ARGUMENT "NAME|H,I,E,K,T"
 #define SHAPE_DEFAULT "kimi-slice"
-#define SHAPE_HELP                                                                                                     \
-    SHAPE_NAMES                                                                                                        \
-    "or hidden size, intermediate size, experts, slots of a token, tokens of a rank (default " SHAPE_DEFAULT           \
-    "); a slice is what one rank holds of a model, so its experts grow in number with the ranks"
+#define SHAPE_FORMS SHAPE_NAMES "or hidden size, intermediate size, experts, slots of a token, tokens of a rank"
+#define SHAPE_SLICES "; a slice is what one rank holds of a model, so its experts grow in number with the ranks"
+#define SHAPE_HELP SHAPE_FORMS " (default " SHAPE_DEFAULT ")" SHAPE_SLICES
 
 /* A name or "H,I,E,K,T" as `ranks` ranks see it. 0, or the exit code after a message. */
 int shape_parse(const char *text, int ranks, layer_shape *shape);

@@ -12,7 +12,7 @@
 
 #define AT(field) .at = offsetof(tune_options, field)
 static const cli_option options[] = {
-    {.name = "shape", .kind = CLI_STRING, AT(shape), .argument = SHAPE_ARGUMENT, .help = SHAPE_HELP},
+    {.name = "shape", .kind = CLI_STRING, AT(shape), .argument = SHAPE_ARGUMENT, .help = SHAPE_FORMS SHAPE_SLICES},
     RANKS_OPTION(tune_options, "ranks (default 1)"),
     MODE_OPTIONS(tune_options),
     BACKEND_OPTION(tune_options),
@@ -60,8 +60,7 @@ static const cli_command command = {
         "rule's by more than the repetitions scatter. No choice changes a bit of a result.\n\n"
         "What is best is written to a file in which layers of the same extents, most tokens, ranks and workers on the "
         "same kind of machine find it (tune_file in ferry.h). What a caller gives goes before the file, the file "
-        "before "
-        "the rules. A result of a forward and backward goes before one of a forward alone.",
+        "before the rules. A result of a forward and backward goes before one of a forward alone.",
     .options = options,
     .examples = "ferry tune --backend cuda --shape qwen3-30b-a3b --ranks 2\n"
                 "ferry tune --shape 256,256,8,2,512 --backward --quick\n"

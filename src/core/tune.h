@@ -10,25 +10,26 @@
 
 #include <stdio.h>
 
+enum {
+    FY_TUNE_NAME = 96,       /* of a machine, its end included */
+    FY_TUNE_LINE = 640,      /* no entry is longer, its newline and end included */
+    FY_TUNE_BYTES = 4 << 20, /* a larger file is none: making a layer must not take long */
+};
+
 /* For what it was measured (the key) and what is best there. Values of 0 leave the choice to the rule. */
 typedef struct fy_tune_entry {
-    char machine[96]; /* fy_tune_machine */
-    int64_t backend;  /* ferry_backend */
-    int64_t workers;  /* of a rank: all threads; on CUDA the multiprocessors that its calls use */
+    char machine[FY_TUNE_NAME]; /* fy_tune_machine */
+    int64_t backend;            /* ferry_backend */
+    int64_t workers;            /* of a rank: all threads; on CUDA the multiprocessors that its calls use */
     int64_t ranks, hidden, intermediate, shared, experts, slots, max_tokens;
     int64_t backward; /* 1: of a forward that keeps a context and its backward, 0: of a forward alone */
     int64_t minibatch_rows, pull_warps, fan_out, comm_sms, comm_workers;
     int64_t rule_us, tuned_us; /* what was measured, for people */
 } fy_tune_entry;
 
-enum {
-    FY_TUNE_LINE = 640,      /* no entry is longer, its newline and end included */
-    FY_TUNE_BYTES = 4 << 20, /* a larger file is none: making a layer must not take long */
-};
-
 /* ---- Lines (tune_line.c) ---- */
 /* A name of a machine as a line has it: one word. */
-void fy_tune_machine(const char *name, char to[96]);
+void fy_tune_machine(const char *name, char to[FY_TUNE_NAME]);
 /* 1 and *entry when the line, with or without its newline, is an entry. */
 int fy_tune_parse(const char *line, fy_tune_entry *entry);
 /* The line with its newline. */

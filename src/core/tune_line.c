@@ -31,9 +31,9 @@ static int64_t get(const fy_tune_entry *entry, int i) { return *(const int64_t *
 
 static int is_name_character(char c) { return isalnum((unsigned char)c) || strchr("._+-", c) != NULL; }
 
-void fy_tune_machine(const char *name, char to[96]) {
+void fy_tune_machine(const char *name, char to[FY_TUNE_NAME]) {
     size_t n = 0;
-    for (; name[n] && n < 95; n++) to[n] = is_name_character(name[n]) ? name[n] : '-';
+    for (; name[n] && n < FY_TUNE_NAME - 1; n++) to[n] = is_name_character(name[n]) ? name[n] : '-';
     to[n] = '\0';
     if (n == 0) strcpy(to, "unknown");
 }
@@ -46,11 +46,11 @@ static int takes(const char **rest, const char *text) {
     return 1;
 }
 
-static int takes_machine(const char **rest, char to[96]) {
+static int takes_machine(const char **rest, char to[FY_TUNE_NAME]) {
     size_t n = 0;
     if (!takes(rest, machine_field)) return 0;
     while ((*rest)[n] && is_name_character((*rest)[n])) n++;
-    if (n == 0 || n > 95) return 0;
+    if (n == 0 || n >= FY_TUNE_NAME) return 0;
     memcpy(to, *rest, n);
     to[n] = '\0';
     *rest += n;
