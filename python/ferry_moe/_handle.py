@@ -4,6 +4,7 @@ import os
 import threading
 import weakref
 
+from . import _types as T
 from ._library import fail, load_library
 
 _WAIT_S = 10.0  # for another thread's call, before what it uses is left to the end of the process
@@ -31,7 +32,7 @@ class Handle:
     @property
     def pointer(self):
         if self._pointer is None:
-            fail(13, f"this {self.name} {self._end}")
+            fail(T.E_STATE, f"this {self.name} {self._end}")
         return self._pointer
 
     @property
@@ -60,7 +61,7 @@ class Handle:
         if self._parent is not None:
             self._parent._children.discard(self)
 
-    def disown(self):
+    def forget(self):
         """In a forked child: the threads behind the handle, and its peers, know the parent only."""
         self._pointer, self._end = None, "is the parent process's: make another one after a fork"
         self.turn = threading.RLock()  # another thread of the parent may have held it
@@ -69,13 +70,13 @@ class Handle:
 
 def _after_fork():
     for handle in list(_handles):
-        handle.disown()
+        handle.forget()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Rooted:
+class Unpicklable:
     """What no file and no other process can hold."""
     __slots__ = ()
 
@@ -84,7 +85,7 @@ class Rooted:
                         f"model's state_dict()")
 
 
-class Shared(Rooted):
+class SharedByCopies(Unpicklable):
     """What copies of a model share."""
 
     def __copy__(self):
@@ -94,6 +95,6 @@ class Shared(Rooted):
         return self
 
 
-def own(owner, handle):
+def close_with(owner, handle):
     """Closes the handle when `owner` goes, at the latest before the interpreter ends. Returns what closes it now."""
     return weakref.finalize(owner, handle.close)

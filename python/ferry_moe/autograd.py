@@ -2,15 +2,15 @@
 """The layer as a differentiable function of PyTorch.
 
 What a forward leaves for its backward is a context in memory of PyTorch's allocator. It hangs on a one-element tensor
-on the CPU, the token, which is what autograd saves: when autograd lets go of the token (after the backward, when the
-graph is dropped, or when activation checkpointing throws saved tensors away), the context goes too.
+on the CPU, its key, which is what autograd saves: when autograd lets go of the key (after the backward, when the graph
+is dropped, or when activation checkpointing throws saved tensors away), the context goes too.
 """
 import torch
 
 from . import _types as T
 from . import functional
 from ._library import fail
-from .layer import Context, Token, find_context
+from .layer import Context, ContextKey, find_context
 from .load import Load
 
 
@@ -65,8 +65,8 @@ class Layout:
         shared = (flat[0], flat[1]) if self.shared == 2 else flat[0]
         return gate_up, down, shared, flat[-1]
 
-    def names(self):
-        """For each group of weights that has one beta: its name, and how many tensors of the flat list it takes."""
+    def groups(self):
+        """Of each group of weights that has one beta: its name, and how many tensors of the flat list it takes."""
         each = 1 if self.listed < 0 else self.listed
         groups = [("gate_up", 2 * each if self.pair else each), ("down", each)]
         return groups + ([("shared_gate_up", self.shared), ("shared_down", 1)] if self.shared else [])
@@ -76,9 +76,9 @@ _STACKED = Layout(False, -1, 0)  # the common one: two tensors
 
 
 def new_context(layer, device):
-    """A context and its token."""
+    """A context and its key."""
     context = Context(layer, torch.empty(layer.context_bytes + 256, dtype=torch.uint8, device=device))
-    return context, torch.frombuffer(Token(context), dtype=torch.int64, count=1)
+    return context, torch.frombuffer(ContextKey(context), dtype=torch.int64, count=1)
 
 
 def _in_rows(tensor):
@@ -91,8 +91,8 @@ def _in_rows(tensor):
 
 
 def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
-    """Returns out, the token (None unless `save`), and the load (None unless wanted)."""
-    context, token = new_context(layer, x.device) if save else (None, None)
+    """Returns out, the key (None unless `save`), and the load (None unless wanted)."""
+    context, key = new_context(layer, x.device) if save else (None, None)
     if save and num_tokens is not None:
         context.dynamic = True
     rows = struct = None
@@ -104,7 +104,7 @@ def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
     out = (torch.empty if num_tokens is None else torch.zeros)(x.shape, dtype=x.dtype, device=x.device)
     functional.forward(layer, x, ids, weights, *layout.restore(flat), out=out, context=context, num_tokens=num_tokens,
                        expert_rows=rows, load=struct)
-    return out, token, (rows, struct)
+    return out, key, (rows, struct)
 
 
 def main_grads(layout, flat, wanted):
@@ -112,7 +112,7 @@ def main_grads(layout, flat, wanted):
     found, at = {}, 0
     if all(getattr(t, "main_grad", None) is None for t in flat):
         return found
-    for name, count in layout.names():
+    for name, count in layout.groups():
         part = flat[at:at + count]
         mains = [getattr(t, "main_grad", None) if want else None for t, want in zip(part, wanted[at:at + count])]
         with_main = sum(m is not None for m in mains)
@@ -125,9 +125,9 @@ def main_grads(layout, flat, wanted):
     return found
 
 
-def run_backward(layer, token, dout, layout, flat, want_x, want_weights, wanted, mains):
+def run_backward(layer, key, dout, layout, flat, want_x, want_weights, wanted, mains):
     """Returns dx, dweights and the flat list of weight gradients; None where not wanted, or added to a main_grad."""
-    context = find_context(int(token))
+    context = find_context(int(key))
     dout = _in_rows(dout)
     count, device = dout.shape[0], dout.device
     data, weight = want_x or want_weights, any(wanted)
@@ -136,7 +136,7 @@ def run_backward(layer, token, dout, layout, flat, want_x, want_weights, wanted,
     dx = new(dout.shape, dtype=dout.dtype, device=device) if data else None
     dweights = new((count, layer.top_k), dtype=torch.float32, device=device) if want_weights else None
     targets, given, betas, at = [], [], {}, 0
-    for name, group in layout.names():
+    for name, group in layout.groups():
         part, want = flat[at:at + group], wanted[at:at + group]
         at += group
         if name in mains:
@@ -169,7 +169,7 @@ def _absent(gradient):
     return None if first is None else gradient
 
 
-class _Once(torch.autograd.Function):
+class _NotTwice(torch.autograd.Function):
     """A gradient that is not differentiated again."""
 
     @staticmethod
@@ -185,11 +185,11 @@ class _Once(torch.autograd.Function):
 class _Moe(torch.autograd.Function):
     @staticmethod
     def forward(ctx, layer, layout, call, x, ids, weights, *flat):
-        out, token, call.load = run_forward(layer, x, ids, weights, layout, flat, True, call.wants_load,
-                                            call.num_tokens)
+        out, key, call.load = run_forward(layer, x, ids, weights, layout, flat, True, call.wants_load,
+                                          call.num_tokens)
         ctx.layer, ctx.layout = layer, layout
         ctx.mains = main_grads(layout, flat, ctx.needs_input_grad[6:])
-        ctx.save_for_backward(token, *flat)
+        ctx.save_for_backward(key, *flat)
         return out
 
     @staticmethod
@@ -198,13 +198,13 @@ class _Moe(torch.autograd.Function):
             return _Moe.gradients(ctx, dout)
         with torch.no_grad():
             found = _Moe.gradients(ctx, dout)
-        return tuple(None if g is None else _Once.apply(g.requires_grad_()) for g in found)
+        return tuple(None if g is None else _NotTwice.apply(g.requires_grad_()) for g in found)
 
     @staticmethod
     def gradients(ctx, dout):
-        token, *flat = ctx.saved_tensors
+        key, *flat = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        dx, dweights, given = run_backward(ctx.layer, token, dout, ctx.layout, flat, needs[3], needs[5], needs[6:],
+        dx, dweights, given = run_backward(ctx.layer, key, dout, ctx.layout, flat, needs[3], needs[5], needs[6:],
                                            ctx.mains)
         return (None, None, None, dx, None, dweights, *given)
 

@@ -42,19 +42,19 @@ def _array(value, stream=None):
     return value if torch is not None and isinstance(value, torch.Tensor) else Array(value, stream)
 
 
-def _where(array):
+def _device_of(array):
     device = array.device
     return device if isinstance(device, str) else str(device)
 
 
-def _expect(name, array, shape, *codes):
+def _check_shape(name, array, shape, *codes):
     if tuple(array.shape) != tuple(shape) or _code(array) not in codes:
         names = {T.BF16: "BF16", T.F32: "F32", T.I32: "I32", T.I64: "I64"}
         raise ValueError(f"ferry_moe: {name} is {list(array.shape)} {array.dtype}, expected {list(shape)} "
                          f"{' or '.join(names[c] for c in codes)}")
 
 
-def _contiguous(name, array):
+def _check_contiguous(name, array):
     step = 1
     for size, stride in zip(reversed(array.shape), reversed(array.stride())):
         if size != 1 and stride != step and 0 not in array.shape:
@@ -62,7 +62,7 @@ def _contiguous(name, array):
         step *= size
 
 
-def _rows(name, array):
+def _row_stride(name, array):
     """The stride between rows of [N, H]."""
     (rows, columns), (row, column) = array.shape, array.stride()
     if rows and column != 1 and columns != 1:
@@ -72,7 +72,7 @@ def _rows(name, array):
     return row if rows > 1 else columns
 
 
-def _room(name, array, layer, count, size):
+def _output_address(name, array, layer, count, size):
     """The address of `count` words of `size` bytes that the call writes; `size` 1: words of any kind."""
     each = array.itemsize if isinstance(array, Array) else array.element_size()
     have = each
@@ -80,15 +80,15 @@ def _room(name, array, layer, count, size):
         have *= extent
     if have < count * size or size not in (1, each):
         raise ValueError(f"ferry_moe: {name} has {have} bytes in words of {each}, expected {count} of {size}")
-    _contiguous(name, array)
-    _place(name, array, layer)
+    _check_contiguous(name, array)
+    _check_device(name, array, layer)
     return array.data_ptr()
 
 
-def _place(name, array, layer):
+def _check_device(name, array, layer):
     place = layer.group.device.name
-    if _where(array) != place:
-        raise ValueError(f"ferry_moe: {name} is on {_where(array)}, the layer on {place}")
+    if _device_of(array) != place:
+        raise ValueError(f"ferry_moe: {name} is on {_device_of(array)}, the layer on {place}")
 
 
 def _fill(name, to, value, layer, shape, half=None, codes=(T.BF16,)):
@@ -102,11 +102,11 @@ def _fill(name, to, value, layer, shape, half=None, codes=(T.BF16,)):
         if len(value) != experts:
             raise ValueError(f"ferry_moe: {name} has {len(value)} matrices, expected {experts}, one per local expert")
         matrices = [_array(m) for m in value]
-        stride = _rows(name, matrices[0]) if matrices else columns
+        stride = _row_stride(name, matrices[0]) if matrices else columns
         for m in matrices:
-            _expect(name, m, (rows, columns), *codes)
-            _place(name, m, layer)
-            if _rows(name, m) != stride:
+            _check_shape(name, m, (rows, columns), *codes)
+            _check_device(name, m, layer)
+            if _row_stride(name, m) != stride:
                 raise ValueError(f"ferry_moe: matrices of {name} have different strides between rows")
         size = _bytes(matrices[0]) if matrices else 0
         table = (C.c_void_p * max(experts, 1))(*[m.data_ptr() + skip * stride * size for m in matrices])
@@ -115,8 +115,8 @@ def _fill(name, to, value, layer, shape, half=None, codes=(T.BF16,)):
         return table, [m for m in matrices if isinstance(m, Array)]
     array = _array(value)
     lone = experts == 1 and len(array.shape) == 2  # such as a shared expert's matrix
-    _expect(name, array, (rows, columns) if lone else (experts, rows, columns), *codes)
-    _place(name, array, layer)
+    _check_shape(name, array, (rows, columns) if lone else (experts, rows, columns), *codes)
+    _check_device(name, array, layer)
     strides = array.stride()
     if strides[-1] != 1 and columns != 1:
         raise ValueError(f"ferry_moe: the last dimension of {name} is not contiguous")
@@ -136,20 +136,20 @@ def _fill_pair(name, gate, up, value, layer, shape, **more):
     return [_fill(name, to, value, layer, shape, half=half, **more) for half, to in enumerate((gate, up))]
 
 
-def _parts(value):
+def _key(value):
     """What tells one set of matrices from another, as flat as it was given. Arrays that are no tensors are told by
     themselves: AttributeError."""
     if value is None:
         return None
     if isinstance(value, (tuple, list)):
-        return tuple([_parts(v) for v in value])
+        return tuple([_key(v) for v in value])
     return value.data_ptr(), value.shape, value.stride(), value.dtype, value.device
 
 
 def _weights(layer, gate_up, down, shared_gate_up, shared_down):
     """The weights as the library wants them. Those of tensors are described once, and found by address and shape."""
     try:
-        key = (_parts(gate_up), _parts(down), _parts(shared_gate_up), _parts(shared_down))
+        key = (_key(gate_up), _key(down), _key(shared_gate_up), _key(shared_down))
     except AttributeError:
         key = None
     found = layer.described.get(key)
@@ -220,22 +220,23 @@ def _given_tokens(layer, tokens, count):
     many rows."""
     if tuple(tokens.shape) not in ((), (1,)) or _code(tokens) != T.I32:
         raise ValueError(f"ferry_moe: num_tokens is {list(tokens.shape)} {tokens.dtype}, expected one I32")
-    _place("num_tokens", tokens, layer)
+    _check_device("num_tokens", tokens, layer)
     address = tokens.data_ptr()
     if layer.group.device.kind == "cpu" and not 0 <= C.c_int32.from_address(address).value <= count:
         raise ValueError(f"ferry_moe: num_tokens is {C.c_int32.from_address(address).value}, but x has {count} rows")
     return address
 
 
-def _somewhere(layer, array):
+def _address(layer, array):
     """The array's address; an empty array on a device gets one that is not NULL."""
     address = array.data_ptr()
     return address if address or layer.group.device.kind == "cpu" else layer.tokens.data_ptr()
 
 
 def _too_many(layer, count):
-    fail(31, f"this call has {count} tokens, the layer at most {layer.max_tokens}: it did nothing on any rank; make "
-             f"the layer with max_tokens={count} or more, alike on all ranks, or split the batch")
+    fail(T.E_TOO_MANY_TOKENS, f"this call has {count} tokens, the layer at most {layer.max_tokens}: it did nothing on "
+                              f"any rank; make the layer with max_tokens={count} or more, alike on all ranks, or split "
+                              f"the batch")
 
 
 def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *, out=None, context=None,
@@ -270,21 +271,21 @@ def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_d
         a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
         given = None if num_tokens is None else _array(num_tokens, stream)
         held, a.num_tokens = _tokens(layer, count) if given is None else (given, _given_tokens(layer, given, count))
-        a.x, a.ids, a.weights = _somewhere(layer, x), _somewhere(layer, ids), _somewhere(layer, weights)
-        a.out = _somewhere(layer, made)
+        a.x, a.ids, a.weights = _address(layer, x), _address(layer, ids), _address(layer, weights)
+        a.out = _address(layer, made)
         a.context, a.stream = None if context is None else context.pointer, stream
         a.expert_rows = a.load = None
         if expert_rows is not None:
             expert_rows = _array(expert_rows, stream)
-            a.expert_rows = _room("expert_rows", expert_rows, layer, layer.experts, 4)
+            a.expert_rows = _output_address("expert_rows", expert_rows, layer, layer.experts, 4)
         if load is not None:
             load = _array(load, stream)
-            a.load = _room("load", load, layer, C.sizeof(T.LoadStruct), 1)
+            a.load = _output_address("load", load, layer, C.sizeof(T.LoadStruct), 1)
         status = lib.ferry_forward(pointer, _byref(a))
     del held
-    if context is not None and (status == 0 or status == 30 and layer.group.device.kind == "cpu"):
+    if context is not None and (status == T.OK or status == T.E_BAD_ID and layer.group.device.kind == "cpu"):
         context.rows = count
-    if count > layer.max_tokens and given is None and status in (0, 31):
+    if count > layer.max_tokens and given is None and status in (T.OK, T.E_TOO_MANY_TOKENS):
         _too_many(layer, count)
     check(status)
     return result
@@ -292,15 +293,15 @@ def forward(layer, x, ids, weights, gate_up, down, shared_gate_up=None, shared_d
 
 def _check_forward(layer, count, x, ids, weights, out):
     """What the call takes from the arrays beside their addresses."""
-    _expect("x", x, (count, layer.hidden), T.BF16)
-    _expect("ids", ids, (count, layer.top_k), T.I32, T.I64)
-    _expect("weights", weights, (count, layer.top_k), T.F32)
-    _expect("out", out, (count, layer.hidden), T.BF16)
+    _check_shape("x", x, (count, layer.hidden), T.BF16)
+    _check_shape("ids", ids, (count, layer.top_k), T.I32, T.I64)
+    _check_shape("weights", weights, (count, layer.top_k), T.F32)
+    _check_shape("out", out, (count, layer.hidden), T.BF16)
     for name, array in (("x", x), ("ids", ids), ("weights", weights), ("out", out)):
-        _place(name, array, layer)
-    _contiguous("ids", ids)
-    _contiguous("weights", weights)
-    return _rows("x", x), _code(ids), _rows("out", out)
+        _check_device(name, array, layer)
+    _check_contiguous("ids", ids)
+    _check_contiguous("weights", weights)
+    return _row_stride("x", x), _code(ids), _row_stride("out", out)
 
 
 def backward(layer, context, dout, gate_up, down, shared_gate_up=None, shared_down=None, *, dx=None, dweights=None,
@@ -323,29 +324,29 @@ def backward(layer, context, dout, gate_up, down, shared_gate_up=None, shared_do
         e, h, i, s = layer.local_experts, layer.hidden, layer.intermediate, layer.shared
         dout = _array(dout, stream)
         count = dout.shape[0] if context.rows is None else context.rows
-        _expect("dout", dout, (count, h), T.BF16)
-        _place("dout", dout, layer)
+        _check_shape("dout", dout, (count, h), T.BF16)
+        _check_device("dout", dout, layer)
         a.context, a.parts, a.stream = context.pointer, parts, stream
-        a.dout, a.dout_stride = _somewhere(layer, dout), _rows("dout", dout)
+        a.dout, a.dout_stride = _address(layer, dout), _row_stride("dout", dout)
         a.dx, a.dweights = None, None
         kept = [dout]
         if dx is not None:
             dx = _array(dx, stream)
-            _expect("dx", dx, (count, h), T.BF16)
-            _place("dx", dx, layer)
-            a.dx, a.dx_stride = _somewhere(layer, dx), _rows("dx", dx)
+            _check_shape("dx", dx, (count, h), T.BF16)
+            _check_device("dx", dx, layer)
+            a.dx, a.dx_stride = _address(layer, dx), _row_stride("dx", dx)
             kept.append(dx)
         if dweights is not None:
             dweights = _array(dweights, stream)
-            _expect("dweights", dweights, (count, layer.top_k), T.F32)
-            _place("dweights", dweights, layer)
-            _contiguous("dweights", dweights)
-            a.dweights = _somewhere(layer, dweights)
+            _check_shape("dweights", dweights, (count, layer.top_k), T.F32)
+            _check_device("dweights", dweights, layer)
+            _check_contiguous("dweights", dweights)
+            a.dweights = _address(layer, dweights)
             kept.append(dweights)
         a.ready, a.ready_value = None, ready_value
         if ready is not None:
             ready = _array(ready, stream)
-            a.ready = _room("ready", ready, layer, e, 4)
+            a.ready = _output_address("ready", ready, layer, e, 4)
         a.params = _weights(layer, gate_up, down, shared_gate_up, shared_down)
         betas = beta if isinstance(beta, dict) else dict.fromkeys(_NAMES, beta)
         g = a.grads

@@ -4,7 +4,7 @@ import ctypes as C
 import sys
 
 from . import _types as T
-from ._handle import Handle, Shared, own
+from ._handle import Handle, SharedByCopies, close_with
 from ._library import check, load_library, make
 
 
@@ -79,7 +79,7 @@ class _Alone:
         return 0
 
 
-class Group(Shared):
+class Group(SharedByCopies):
     """Ranks that share the experts, one per process, all on one machine. Making one is collective.
 
     process_group   a process group of torch.distributed, such as a sub-group of `new_group` or a mesh dimension; None:
@@ -108,7 +108,7 @@ class Group(Shared):
         pointer = C.c_void_p()
         self._check(lib.ferry_comm_create(C.byref(config), C.byref(pointer)))
         self._handle = Handle("group", pointer, "ferry_comm_destroy", parent, (self._exchange, config))
-        self._close = own(self, self._handle)
+        self._close = close_with(self, self._handle)
         self.rank, self.size = lib.ferry_comm_rank(pointer), lib.ferry_comm_size(pointer)
         self._layers = {}
 

@@ -5,7 +5,7 @@ import itertools
 import weakref
 
 from . import _types as T
-from ._handle import Handle, Rooted, Shared, own
+from ._handle import Handle, SharedByCopies, Unpicklable, close_with
 from ._library import check, fail, load_library, make
 
 _numbers = itertools.count(1)
@@ -17,19 +17,19 @@ _byref = C.byref
 def find_layer(number):
     layer = _layers.get(number)
     if layer is None:
-        fail(13, f"layer {number} is gone: a compiled graph has outlived it")
+        fail(T.E_STATE, f"layer {number} is gone: a compiled graph has outlived it")
     return layer
 
 
 def find_context(number):
     context = _contexts.get(number)
     if context is None:
-        fail(13, "the context of this forward is gone: its layer was destroyed, or a hook has moved the tensor that "
-                 "names it to other memory; keep saved tensors where they are")
+        fail(T.E_STATE, "the context of this forward is gone: its layer was destroyed, or a hook has moved the tensor "
+                        "that names it to other memory; keep saved tensors where they are")
     return context
 
 
-class Context(Rooted):
+class Context(Unpicklable):
     """What a forward leaves for its backward. Lives as long as Python keeps it.
 
     memory: None, and the library allocates it, or `plan.context_memory_bytes + 256` bytes of a tensor on the device.
@@ -50,7 +50,7 @@ class Context(Rooted):
     @property
     def pointer(self):
         if self._address not in self.layer._handle.leaves:
-            fail(13, "this context was destroyed, or its layer was")
+            fail(T.E_STATE, "this context was destroyed, or its layer was")
         return self._address
 
     def destroy(self):
@@ -63,7 +63,7 @@ class Context(Rooted):
     __del__ = destroy
 
 
-class Token(C.Structure):
+class ContextKey(C.Structure):
     """The number of a context in memory that a tensor can be made of. The context goes with it."""
     _fields_ = [("number", C.c_int64)]
 
@@ -77,7 +77,7 @@ class Token(C.Structure):
             context.destroy()
 
 
-class Layer(Shared):
+class Layer(SharedByCopies):
     """An expert-parallel MoE layer of one shape on a Group. Collective: all ranks give the same.
 
     hidden, intermediate    sizes of a token and of an expert
@@ -114,7 +114,7 @@ class Layer(Shared):
         with group.turn:
             group._check(lib.ferry_layer_create(group.pointer, C.byref(config), C.byref(pointer)))
         self._handle = Handle("layer", pointer, "ferry_layer_destroy", group._handle)
-        self._close = own(self, self._handle)
+        self._close = close_with(self, self._handle)
         self.group = group
         self.hidden, self.intermediate, self.shared = hidden, intermediate, shared
         self.experts, self.top_k, self.max_tokens = experts, top_k, max_tokens

@@ -15,12 +15,12 @@ from .load import Load
 def _moe(x: Tensor, ids: Tensor, weights: Tensor, flat: List[Tensor], num_tokens: Optional[Tensor], layer: int,
          pair: bool, listed: int, shared: int, save: bool, load: bool) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
     layout = Layout(pair, listed, shared)
-    out, token, (rows, struct) = run_forward(find_layer(layer), x, ids, weights, layout, flat, save, load, num_tokens)
-    if token is None:
-        token = torch.zeros(1, dtype=torch.int64)
+    out, key, (rows, struct) = run_forward(find_layer(layer), x, ids, weights, layout, flat, save, load, num_tokens)
+    if key is None:
+        key = torch.zeros(1, dtype=torch.int64)
     if not load:
         rows, struct = x.new_empty(0, dtype=torch.int32), x.new_empty(0, dtype=torch.uint8)
-    return out, token, rows, struct
+    return out, key, rows, struct
 
 
 @_moe.register_fake
@@ -32,17 +32,17 @@ def _(x, ids, weights, flat, num_tokens, layer, pair, listed, shared, save, load
 
 
 @torch.library.custom_op("ferry::moe_backward", mutates_args=())
-def _moe_backward(token: Tensor, dout: Tensor, flat: List[Tensor], layer: int, pair: bool, listed: int, shared: int,
+def _moe_backward(key: Tensor, dout: Tensor, flat: List[Tensor], layer: int, pair: bool, listed: int, shared: int,
                   want_x: bool, want_weights: bool, wanted: List[bool]) -> Tuple[Tensor, Tensor, List[Tensor]]:
     layout = Layout(pair, listed, shared)
-    dx, dweights, given = run_backward(find_layer(layer), token, dout, layout, flat, want_x, want_weights, wanted, {})
+    dx, dweights, given = run_backward(find_layer(layer), key, dout, layout, flat, want_x, want_weights, wanted, {})
     nothing = dout.new_empty
     return (nothing(0) if dx is None else dx, nothing(0, dtype=torch.float32) if dweights is None else dweights,
             [nothing(0) if g is None else g for g in given])
 
 
 @_moe_backward.register_fake
-def _(token, dout, flat, layer, pair, listed, shared, want_x, want_weights, wanted):
+def _(key, dout, flat, layer, pair, listed, shared, want_x, want_weights, wanted):
     k = find_layer(layer).top_k
     new = dout.new_empty
     return (new(dout.shape if want_x else 0), new((dout.shape[0], k) if want_weights else 0, dtype=torch.float32),
@@ -56,10 +56,10 @@ def _setup(ctx, inputs, output):
     ctx.save_for_backward(output[1], *flat)
 
 
-def _gradients(ctx, dout, _token, _rows, _struct):
-    token, *flat = ctx.saved_tensors
+def _gradients(ctx, dout, _key, _rows, _struct):
+    key, *flat = ctx.saved_tensors
     want_x, want_weights, wanted = ctx.wants
-    dx, dweights, given = torch.ops.ferry.moe_backward(token, dout, flat, *ctx.what, want_x, want_weights, wanted)
+    dx, dweights, given = torch.ops.ferry.moe_backward(key, dout, flat, *ctx.what, want_x, want_weights, wanted)
     return (dx if want_x else None, None, dweights if want_weights else None,
             [g if w else None for g, w in zip(given, wanted)], *[None] * 7)
 

@@ -94,7 +94,7 @@ def test_contexts_without_rows_give_the_same_bits(group, device):
         assert torch.equal(x, y)
 
 
-def test_a_token_moved_elsewhere_is_an_error(group, device):
+def test_a_key_moved_elsewhere_is_an_error(group, device):
     case = Case(device)
     layer = group.layer(max_tokens=64, **case.sizes)
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):

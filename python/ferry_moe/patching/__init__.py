@@ -21,16 +21,17 @@ _BLOCKS = ("Qwen3MoeSparseMoeBlock", "OlmoeSparseMoeBlock", "MixtralSparseMoeBlo
 
 
 class _Patched:
-    """What is remembered of a block: its layout's functions, the whole number of experts, the group, hooks."""
+    """What is remembered of a block: its layout's functions, the number of all ranks' experts, the group, its
+    own class, hooks."""
 
-    def __init__(self, layout, everyone, group, module, was, hooks):
-        self.layout, self.everyone, self.group = layout, everyone, group
-        self.module, self.was, self.hooks = module, was, hooks
+    def __init__(self, layout, total, group, module, original, hooks):
+        self.layout, self.total, self.group = layout, total, group
+        self.module, self.original, self.hooks = module, original, hooks
 
     def __deepcopy__(self, memo):
         """Of a copied model: its modules and hooks are the copy's, the rest is common."""
         module, hooks = copy.deepcopy((self.module, self.hooks), memo)
-        return _Patched(self.layout, self.everyone, self.group, module, self.was, hooks)
+        return _Patched(self.layout, self.total, self.group, module, self.original, hooks)
 
 
 def _problem(name, what):
@@ -84,15 +85,15 @@ def patch(model, group=None, max_tokens=8192, **layer_options):
         group = default_group(group, device)
     for name, block in blocks:
         layout = linears if isinstance(block.experts, torch.nn.ModuleList) else fused
-        everyone, hidden, intermediate = layout.sizes(block.experts)
+        total, hidden, intermediate = layout.sizes(block.experts)
         top_k = getattr(block.gate, "top_k", None) or block.top_k
-        block.experts.ferry = group.layer(hidden=hidden, intermediate=intermediate, experts=everyone, top_k=top_k,
+        block.experts.ferry = group.layer(hidden=hidden, intermediate=intermediate, experts=total, top_k=top_k,
                                           max_tokens=max_tokens, **layer_options)
         module, extra = layout.place(block)
-        was = type(module)
-        _become(name, module, type("Ferry" + was.__name__, (extra, was), {}))
-        hooks = layout.keep_local(block.experts, own_experts(everyone, group.rank, group.size))
-        block._ferry = _Patched(layout, everyone, group, module, was, hooks)
+        original = type(module)
+        _become(name, module, type("Ferry" + original.__name__, (extra, original), {}))
+        hooks = layout.keep_local(block.experts, own_experts(total, group.rank, group.size))
+        block._ferry = _Patched(layout, total, group, module, original, hooks)
     return model
 
 
@@ -106,10 +107,10 @@ def unpatch(model):
     """Gives every block back its own experts' code, and all experts where a rank had its own only: collective then."""
     for name, block in [(name, m) for name, m in model.named_modules() if hasattr(m, "_ferry")]:
         p = block._ferry
-        _become(name, p.module, p.was)
+        _become(name, p.module, p.original)
         for hook in p.hooks:
             hook.remove()
-        p.layout.restore(block.experts, p.everyone, _process_group(p.group))
+        p.layout.restore(block.experts, p.total, _process_group(p.group))
         del block.experts.ferry, block._ferry
     return model
 
@@ -122,6 +123,6 @@ def full_state_dict(model):
         if hasattr(block, "_ferry"):
             p = block._ferry
             prefix = (name + "." if name else "") + "experts."
-            for inner, whole in p.layout.all_experts(block.experts, p.everyone, _process_group(p.group)).items():
+            for inner, whole in p.layout.all_experts(block.experts, p.total, _process_group(p.group)).items():
                 state[prefix + inner] = whole
     return state

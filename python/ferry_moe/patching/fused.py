@@ -29,8 +29,8 @@ def place(block):
 
 def keep_local(experts, own):
     """Leaves only the experts in `own`. A state dict may bring these, or all. Returns hooks to remove."""
-    everyone = sizes(experts)[0]
-    if len(own) == everyone:
+    total = sizes(experts)[0]
+    if len(own) == total:
         return ()
     for name in _NAMES:
         p = getattr(experts, name)
@@ -39,19 +39,19 @@ def keep_local(experts, own):
     def take_own(_, state, prefix, *__):
         for name in _NAMES:
             given = state.get(prefix + name)
-            if given is not None and given.shape[0] == everyone:
+            if given is not None and given.shape[0] == total:
                 state[prefix + name] = given[own.start:own.stop]
 
     return (experts.register_load_state_dict_pre_hook(take_own),)
 
 
-def all_experts(experts, everyone, group):
+def all_experts(experts, total, group):
     """Collective: {name in the experts' module: its values for all experts}."""
-    return {name: gather_experts(getattr(experts, name).detach(), everyone, group) for name in _NAMES}
+    return {name: gather_experts(getattr(experts, name).detach(), total, group) for name in _NAMES}
 
 
-def restore(experts, everyone, group):
-    if experts.gate_up_proj.shape[0] == everyone:
+def restore(experts, total, group):
+    if experts.gate_up_proj.shape[0] == total:
         return
-    for name, whole in all_experts(experts, everyone, group).items():
+    for name, whole in all_experts(experts, total, group).items():
         setattr(experts, name, torch.nn.Parameter(whole, getattr(experts, name).requires_grad))

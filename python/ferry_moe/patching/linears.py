@@ -62,10 +62,10 @@ def place(block):
 
 def keep_local(experts, own):
     """Leaves only the experts in `own`. A state dict may bring these, or all. Returns hooks to remove."""
-    everyone = len(experts)
-    if len(own) == everyone:
+    total = len(experts)
+    if len(own) == total:
         return ()
-    experts.others = {str(e): experts._modules.pop(str(e)).to("meta") for e in range(everyone) if e not in own}
+    experts.others = {str(e): experts._modules.pop(str(e)).to("meta") for e in range(total) if e not in own}
 
     def take_own(_, state, prefix, *__):
         for name in [n for n in state if n.startswith(prefix) and int(n[len(prefix):].split(".")[0]) not in own]:
@@ -74,20 +74,20 @@ def keep_local(experts, own):
     return (experts.register_load_state_dict_pre_hook(take_own),)
 
 
-def all_experts(experts, everyone, group):
+def all_experts(experts, total, group):
     """Collective: {name in the experts' module: its values for all experts}, one for every Linear."""
     found = {}
     for name, own in zip(names(experts), matrices(experts)):
-        whole = gather_experts(torch.stack([w.detach() for w in own]), everyone, group)
-        found.update((f"{e}.{name}.weight", whole[e]) for e in range(everyone))
+        whole = gather_experts(torch.stack([w.detach() for w in own]), total, group)
+        found.update((f"{e}.{name}.weight", whole[e]) for e in range(total))
     return found
 
 
-def restore(experts, everyone, group):
-    if len(experts) == everyone:
+def restore(experts, total, group):
+    if len(experts) == total:
         return
-    values, own = all_experts(experts, everyone, group), experts._modules
-    experts._modules = {str(e): own.get(str(e)) or experts.others[str(e)] for e in range(everyone)}
+    values, own = all_experts(experts, total, group), experts._modules
+    experts._modules = {str(e): own.get(str(e)) or experts.others[str(e)] for e in range(total)}
     for name, value in values.items():
         expert, linear, _ = name.split(".")
         if expert in experts.others:
