@@ -48,7 +48,7 @@ def main():
         (loss / ranks).backward()
         if ranks > 1:
             for name, p in model.named_parameters():
-                if ".mlp.experts." not in name and p.grad is not None:
+                if ".experts." not in name and p.grad is not None:
                     dist.all_reduce(p.grad)
         optimizer.step()
         optimizer.zero_grad()

@@ -5,7 +5,7 @@
     torchrun --nproc-per-node=2 examples/pytorch_layer.py
 
 Every rank has its own tokens and its own experts. The experts' gradients are complete after the backward; those of all
-other parameters are averaged over the ranks. With --device cpu it runs without a GPU.
+other parameters are averaged over the ranks. Runs on a GPU where there is one; --device cpu keeps it off.
 """
 import argparse
 import os
