@@ -2,6 +2,8 @@
 /* The MPI of `ferry train`: places, all-gathers with a deadline, and the end of the job. */
 #include "cli/mpi/module.h"
 
+#include "cli/clock.h"
+
 #include <limits.h>
 #include <mpi.h>
 #include <pthread.h>
@@ -113,12 +115,6 @@ static int start(int nodes, cli_mpi_place *place, char why[CLI_MPI_WHY]) {
     return find(nodes, place, why);
 }
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int gather(int across, const void *mine, void *all, size_t bytes, double timeout_s, char why[CLI_MPI_WHY]) {
     MPI_Comm group = groups[across];
     MPI_Request request;
@@ -134,12 +130,12 @@ static int gather(int across, const void *mine, void *all, size_t bytes, double 
     pthread_mutex_unlock(&lock);
     TRY(error, "gathering");
     /* Peers are milliseconds away at most times, and processors may be short: polling sleeps a little. */
-    for (double deadline = now_s() + timeout_s; !done;) {
+    for (double deadline = cli_now_s() + timeout_s; !done;) {
         pthread_mutex_lock(&lock);
         error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         pthread_mutex_unlock(&lock);
         TRY(error, "gathering");
-        if (!done && now_s() > deadline) {
+        if (!done && cli_now_s() > deadline) {
             snprintf(why, CLI_MPI_WHY, "MPI: waited %g s in an all-gather %s; a process has died or hangs", timeout_s,
                      across ? "across nodes" : "of this node");
             return -1;
