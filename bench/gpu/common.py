@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python benchmarks share: the library through ctypes, the shapes, problems, yardsticks, the timing loop, the
-layer made of NCCL and PyTorch, and the frame of a result file. One process per GPU, alone or under torchrun."""
+"""What the Python benchmarks share: the library through ctypes (with the structures of ferry_moe), the shapes, problems,
+yardsticks, the timing loop, the layer made of NCCL and PyTorch, and the frame of a result file. One process per GPU,
+alone or under torchrun."""
 import ctypes as C
 import datetime
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -16,12 +18,15 @@ os.environ.setdefault("MASTER_PORT", "29511")
 # Streams of one device must not share hardware queues.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
 import torch
 import torch.distributed as dist
+from ferry_moe import _types as abi
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LINK, COPY = 370e9, 4158e9  # bytes a second: one direction of a GPU's links; read + written by a copy on the device
-DEVICE, BACKEND = "cuda", 1
+DEVICE, BACKEND = "cuda", abi.CUDA
 
 # name, hidden, intermediate, experts, slots, tokens per rank. Of a slice the experts grow with the ranks.
 SHAPES = [("kimi-slice", 7168, 2048, 6 * WORLD, 8, 2048), ("glm5-slice", 6144, 2048, 4 * WORLD, 8, 2048),
@@ -32,64 +37,7 @@ SHAPES = [("kimi-slice", 7168, 2048, 6 * WORLD, 8, 2048), ("glm5-slice", 6144, 2
 
 # ---- The library ----------------------------------------------------------------------------------------------------
 
-class Bootstrap(C.Structure):
-    _fields_ = [("rank", C.c_int), ("nranks", C.c_int), ("allgather", C.c_void_p), ("user", C.c_void_p),
-                ("same_process", C.c_int)]
-
-
-class CommConfig(C.Structure):
-    _fields_ = [("size", C.c_size_t), ("backend", C.c_int), ("bootstrap", Bootstrap), ("device", C.c_int),
-                ("comm_workers", C.c_int), ("compute_workers", C.c_int), ("isa", C.c_int),
-                ("enter_timeout_s", C.c_double), ("progress_timeout_s", C.c_double), ("alloc", C.c_void_p * 3),
-                ("observer", C.c_void_p * 2)]
-
-
-class LayerConfig(C.Structure):
-    _fields_ = [("size", C.c_size_t), ("hidden", C.c_int64), ("intermediate", C.c_int64), ("shared", C.c_int64),
-                ("experts", C.c_int64), ("slots", C.c_int64), ("max_tokens", C.c_int64), ("expert_rank", C.c_void_p),
-                ("swiglu_limit", C.c_float), ("minibatch_rows", C.c_int64), ("ring_rows", C.c_int64),
-                ("context_rows", C.c_int64), ("precision", C.c_int), ("order", C.c_int), ("max_bytes", C.c_int64),
-                ("pull_warps", C.c_int), ("fan_out", C.c_int), ("comm_sms", C.c_int), ("sm_margin", C.c_int),
-                ("tune_file", C.c_char_p)]
-
-
-class Plan(C.Structure):
-    _fields_ = [("size", C.c_size_t)] + [(n, C.c_int64) for n in (
-        "local_experts", "minibatch_rows", "ring_rows", "context_rows", "max_rows", "symmetric_bytes", "ring_bytes",
-        "table_bytes", "layer_bytes", "context_bytes", "context_memory_bytes")] + [(n, C.c_int) for n in (
-            "multiprocessors", "pull_warps", "fan_out", "comm_sms", "comm_workers", "tuned")]
-
-
-class Matrices(C.Structure):
-    _fields_ = [("base", C.c_void_p), ("table", C.c_void_p), ("expert_stride", C.c_int64), ("row_stride", C.c_int64),
-                ("dtype", C.c_int)]
-
-
-class ForwardArgs(C.Structure):
-    _fields_ = [("size", C.c_size_t), ("num_tokens", C.c_void_p), ("x", C.c_void_p), ("x_stride", C.c_int64),
-                ("ids", C.c_void_p), ("ids_dtype", C.c_int), ("weights", C.c_void_p), ("params", Matrices * 6),
-                ("out", C.c_void_p), ("out_stride", C.c_int64), ("context", C.c_void_p), ("stream", C.c_void_p),
-                ("expert_rows", C.c_void_p), ("load", C.c_void_p)]
-
-
-class Gradient(C.Structure):
-    _fields_ = [("to", Matrices), ("beta", C.c_float)]
-
-
-class BackwardArgs(C.Structure):
-    _fields_ = [("size", C.c_size_t), ("context", C.c_void_p), ("parts", C.c_int), ("dout", C.c_void_p),
-                ("dout_stride", C.c_int64), ("params", Matrices * 6), ("dx", C.c_void_p), ("dx_stride", C.c_int64),
-                ("dweights", C.c_void_p), ("grads", Gradient * 6), ("stream", C.c_void_p), ("ready", C.c_void_p),
-                ("ready_value", C.c_uint32)]
-
-
-class Stats(C.Structure):
-    _fields_ = [("size", C.c_size_t)] + [(n, C.c_int64) for n in (
-        "rows", "macrobatches", "steps", "ring_high_water", "pulls", "recomputed_rows", "bytes_schedule", "bytes_pull",
-        "bytes_pull_remote", "bytes_push", "bytes_push_remote", "bytes_sum", "flop", "current_bytes", "peak_bytes")]
-
-
-BF16, F32, I64 = 1, 2, 11
+MATRICES = ("gate", "up", "down")
 
 
 def stream():
@@ -103,13 +51,13 @@ class Ferry:
     def __init__(self, path, solo=False):
         self.path, self.lib = path, C.CDLL(path)
         self.lib.ferry_last_error.restype = C.c_char_p
-        self.comm, self.env, self.solo, boot = C.c_void_p(), C.c_void_p(), solo, Bootstrap()
+        self.comm, self.env, self.solo, boot = C.c_void_p(), C.c_void_p(), solo, abi.Bootstrap()
         if solo:
             self.call("ferry_thread_group_create", 1, C.byref(self.env))
             self.call("ferry_thread_group_bootstrap", self.env, 0, C.byref(boot))
         else:
             self.call("ferry_env_bootstrap_create", C.c_double(60), C.byref(self.env), C.byref(boot))
-        config = CommConfig()
+        config = abi.CommConfig()
         self.lib.ferry_comm_config_init(C.byref(config))
         config.backend, config.bootstrap, config.device = BACKEND, boot, RANK
         config.progress_timeout_s = 20
@@ -122,7 +70,7 @@ class Ferry:
 
     def layer(self, H, I, E, K, T, **knobs):
         """A layer by the library's rules, apart from the fields of its configuration that `knobs` names."""
-        config, layer = LayerConfig(), C.c_void_p()
+        config, layer = abi.LayerConfig(), C.c_void_p()
         self.lib.ferry_layer_config_init(C.byref(config))
         config.hidden, config.intermediate, config.experts, config.slots, config.max_tokens = H, I, E, K, T
         config.context_rows, config.tune_file = 0, b""
@@ -137,24 +85,24 @@ class Ferry:
         return context
 
     def forward_args(self, p, out, context=None):
-        a = ForwardArgs()
+        a = abi.ForwardArgs()
         self.lib.ferry_forward_args_init(C.byref(a))
-        a.num_tokens, a.x, a.ids, a.ids_dtype = p.n.data_ptr(), p.x.data_ptr(), p.ids.data_ptr(), I64
+        a.num_tokens, a.x, a.ids, a.ids_dtype = p.n.data_ptr(), p.x.data_ptr(), p.ids.data_ptr(), abi.I64
         a.weights, a.out, a.stream, a.context = p.weights.data_ptr(), out.data_ptr(), stream(), context
-        for i, m in enumerate(three(p.w13, p.w2)):
-            a.params[i] = m
+        for name, m in zip(MATRICES, three(p.w13, p.w2)):
+            setattr(a.params, name, m)
         a.keep = p.n, p.x, p.ids, p.weights, p.w13, p.w2, out
         return a
 
     def backward_args(self, p, dout, dx, dweights, d13, d2, beta, context):
-        a = BackwardArgs()
+        a = abi.BackwardArgs()
         self.lib.ferry_backward_args_init(C.byref(a))
         a.context, a.dout, a.dx, a.dweights = context, dout.data_ptr(), dx.data_ptr(), dweights.data_ptr()
         a.stream = stream()
-        for i, m in enumerate(three(p.w13, p.w2)):
-            a.params[i] = m
-        for i, m in enumerate(three(d13, d2)):
-            a.grads[i] = Gradient(m, beta)
+        for name, m in zip(MATRICES, three(p.w13, p.w2)):
+            setattr(a.params, name, m)
+        for name, m in zip(MATRICES, three(d13, d2)):
+            setattr(a.grads, name, abi.Gradient(m, beta))
         a.keep = p.w13, p.w2, dout, dx, dweights, d13, d2
         return a
 
@@ -165,13 +113,13 @@ class Ferry:
         self.call("ferry_backward", layer, C.byref(args))
 
     def stats(self, layer):
-        s = Stats()
+        s = abi.Stats()
         s.size = C.sizeof(s)
         self.call("ferry_layer_stats", layer, C.byref(s))
         return s
 
     def plan(self, layer):
-        p = Plan()
+        p = abi.Plan()
         p.size = C.sizeof(p)
         self.call("ferry_layer_get_plan", layer, C.byref(p))
         return p
@@ -189,10 +137,10 @@ class Ferry:
 def three(w13, w2):
     """Gate, up and down of fused [E, 2I, H] and [E, H, I] tensors."""
     _, I2, H = w13.shape
-    size, dtype = w13.element_size(), BF16 if w13.dtype == torch.bfloat16 else F32
-    return (Matrices(w13.data_ptr(), None, I2 * H, H, dtype),
-            Matrices(w13.data_ptr() + I2 // 2 * H * size, None, I2 * H, H, dtype),
-            Matrices(w2.data_ptr(), None, H * I2 // 2, I2 // 2, dtype))
+    size, dtype = w13.element_size(), abi.BF16 if w13.dtype == torch.bfloat16 else abi.F32
+    return (abi.Matrices(w13.data_ptr(), None, I2 * H, H, dtype),
+            abi.Matrices(w13.data_ptr() + I2 // 2 * H * size, None, I2 * H, H, dtype),
+            abi.Matrices(w2.data_ptr(), None, H * I2 // 2, I2 // 2, dtype))
 
 
 # ---- Problems -------------------------------------------------------------------------------------------------------
