@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python benchmarks share: the library through ctypes (with the structures of ferry_moe), the shapes, problems,
+"""What the Python benchmarks share: the library through ctypes (structures of ferry_moe), the shapes, problems,
 yardsticks, the timing loop, the layer made of NCCL and PyTorch, and the frame of a result file. One process per GPU,
 alone or under torchrun."""
 import ctypes as C
