@@ -73,7 +73,7 @@ static ferry_status call(tune_state *s, const tune_layer *l) {
     return status || !l->context ? status : ferry_backward(l->layer, &s->bench.backward);
 }
 
-static int timed_here(tune_state *s, const tune_layer *l, double *seconds) {
+static int timed_on_host(tune_state *s, const tune_layer *l, double *seconds) {
     ferry_status status = ferry_barrier(l->comm);
     int64_t start = fy_now_ns();
     if (!status) status = call(s, l);
@@ -83,7 +83,7 @@ static int timed_here(tune_state *s, const tune_layer *l, double *seconds) {
 
 #ifdef FERRY_HAVE_CUDA
 /* Enqueued behind a gate, so that no time of the host is between the marks. */
-static int timed_there(tune_state *s, const tune_layer *l, double *seconds) {
+static int timed_on_gpu(tune_state *s, const tune_layer *l, double *seconds) {
     bench_lane *lane = &s->lane;
     ferry_status status = FERRY_OK;
     const char *why = bench_lane_begin(lane);
@@ -128,13 +128,13 @@ static int repeat(tune_state *s, int (*timed)(tune_state *, const tune_layer *, 
 }
 
 static int measure(tune_state *s) {
-    if (s->job->options->backend == FERRY_CPU) return repeat(s, timed_here);
+    if (s->job->options->backend == FERRY_CPU) return repeat(s, timed_on_host);
 #ifdef FERRY_HAVE_CUDA
     bench_gates *gates = s->job->bench.gates;
     int code = first_calls(s);
     const char *why = bench_lane_open(&s->lane, &s->bench.device, gates, s->bench.rank, (int)s->job->options->ranks);
     if (!code && why) code = cli_fail("rank %d: %s", s->bench.rank, why);
-    if (!code) code = repeat(s, timed_there);
+    if (!code) code = repeat(s, timed_on_gpu);
     if (code) bench_lane_give_up(gates, s->bench.rank);
     cli_device_wait(&s->bench.device);
     bench_lane_close(&s->lane);
