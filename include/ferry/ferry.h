@@ -241,7 +241,7 @@ FERRY_API int ferry_comm_size(const ferry_comm *comm);
 /*
  * Collective. Memory at the same offset on every rank that peers can reach, zeroed, aligned to 256 bytes; `bytes`
  * is equal on all ranks. A forward whose x (or a backward whose dout) lies in such memory skips the staging copy.
- * CUDA: on the communicator's device; calls copy all the same so far; ferry_sym_free waits for this rank's calls in
+ * CUDA: on the communicator's device, and tokens are staged all the same; ferry_sym_free waits for this rank's calls in
  * flight.
  */
 FERRY_API ferry_status ferry_sym_alloc(ferry_comm *comm, size_t bytes, void **memory);
