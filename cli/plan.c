@@ -69,11 +69,10 @@ static const cli_command command = {
 
 static int given_of(const layer_knobs *k) {
     return (k->minibatch ? FERRY_TUNED_MINIBATCH_ROWS : 0) | (k->pull_warps ? FERRY_TUNED_PULL_WARPS : 0) |
-           (k->fan_out ? FERRY_TUNED_FAN_OUT : 0) | (k->comm_sms ? FERRY_TUNED_COMM_SMS : 0) |
-           (k->comm_workers || k->compute_workers ? FERRY_TUNED_COMM_WORKERS : 0);
+           (k->fan_out ? FERRY_TUNED_FAN_OUT : 0) | (k->comm_sms ? FERRY_TUNED_COMM_SMS : 0);
 }
 
-/* What a layer would take from the tune file here. */
+/* What a layer of this command would take from the tune file here: workers on CPUs it always gives itself. */
 static void use_tuned(plan_job *job) {
     plan_input *in = &job->input;
     char path[4096], name[256];
@@ -89,10 +88,7 @@ static void use_tuned(plan_job *job) {
     }
     fy_tune_entry entry = fy_tune_key(&job->config, in->backend, name, workers, in->nranks);
     if (!fy_tune_find_for_layer(path, &entry)) return;
-    int comm_workers = in->comm_workers;
-    job->tuned = fy_tune_apply(&entry, &job->config, job->given & FERRY_TUNED_COMM_WORKERS ? NULL : &comm_workers);
-    if (in->backend == FERRY_CPU) in->compute_workers = workers - comm_workers;
-    in->comm_workers = comm_workers;
+    job->tuned = fy_tune_apply(&entry, &job->config, NULL);
 }
 
 static int choose_machine(plan_job *job) {

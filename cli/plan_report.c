@@ -38,7 +38,6 @@ static const struct choice {
     const char *name;
     int flag, cpu, gpu;
 } choices[] = {{"minibatch", FERRY_TUNED_MINIBATCH_ROWS, 1, 1},
-               {"comm_workers", FERRY_TUNED_COMM_WORKERS, 1, 0},
                {"pull_warps", FERRY_TUNED_PULL_WARPS, 0, 1},
                {"fan_out", FERRY_TUNED_FAN_OUT, 0, 1},
                {"comm_sms", FERRY_TUNED_COMM_SMS, 0, 1}};

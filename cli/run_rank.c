@@ -3,9 +3,8 @@
 #include "cli/clock.h"
 #include "cli/device.h"
 #include "cli/message.h"
+#include "cli/rank_end.h"
 #include "cli/run.h"
-
-#include <stdio.h>
 
 typedef struct rank_state {
     const run_job *job;
@@ -214,15 +213,5 @@ int run_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {
         return cli_fail("rank %d: %s", rank, s.device.why);
     const char *doing = "";
     ferry_status status = work(&s, bootstrap, &doing);
-    int code = CLI_OK;
-    if (status) {
-        char where[64];
-        snprintf(where, sizeof where, "rank %d: %s", rank, doing);
-        code = s.device.why[0] ? cli_fail("%s: %s", where, s.device.why) : cli_fail_status(status, where);
-    }
-    ferry_context_destroy(s.context);
-    ferry_layer_destroy(s.layer);
-    ferry_comm_destroy(s.comm);
-    cli_device_close(&s.device);
-    return code;
+    return cli_rank_end(rank, status, doing, s.context, s.layer, s.comm, &s.device);
 }

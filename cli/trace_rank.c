@@ -3,9 +3,8 @@
 #include "cli/device.h"
 #include "cli/launch.h"
 #include "cli/message.h"
+#include "cli/rank_end.h"
 #include "cli/trace.h"
-
-#include <stdio.h>
 
 /* A rank's tensors: the problem's where its device has them, and outputs of its own that nobody reads. */
 typedef struct rank_state {
@@ -168,15 +167,5 @@ int trace_rank(void *user, const ferry_bootstrap *bootstrap, int rank) {
         return cli_fail("rank %d: %s", rank, s.device.why);
     const char *doing = "";
     ferry_status status = work(&s, bootstrap, &doing);
-    int code = CLI_OK;
-    if (status) {
-        char where[64];
-        snprintf(where, sizeof where, "rank %d: %s", rank, doing);
-        code = s.device.why[0] ? cli_fail("%s: %s", where, s.device.why) : cli_fail_status(status, where);
-    }
-    ferry_context_destroy(s.context);
-    ferry_layer_destroy(s.layer);
-    ferry_comm_destroy(s.comm);
-    cli_device_close(&s.device);
-    return code;
+    return cli_rank_end(rank, status, doing, s.context, s.layer, s.comm, &s.device);
 }

@@ -42,6 +42,14 @@ says out '"minibatch_rows":64'
 says out '"tuned":1'
 "$TENSORS" equal "$work/rule.safetensors" "$work/tuned.safetensors" || problem "a tuned layer has other bits"
 
+# The command gives the workers itself: an entry's are for callers that leave them open, in a run and in its plan.
+sed "s/comm_workers=[0-9]*/comm_workers=2/" "$work/forged" >"$work/workers"
+grep -q "comm_workers=2" "$work/workers" || problem "an entry without workers"
+expect 0 "$FERRY" run --json --tune-file "$work/workers" "$in" "$work/tuned.safetensors"
+says out '"comm_workers":1'
+expect 0 "$FERRY" plan --shape $shape --json --tune-file "$work/workers"
+says out '"comm_workers":1'
+
 expect 2 "$FERRY" tune --tune-file "$file"
 says err "give --shape"
 expect 2 "$FERRY" tune --shape $shape --tune-file ""

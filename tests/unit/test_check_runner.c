@@ -7,6 +7,7 @@
 
 #include "cli/check/runner.h"
 #include "cli/check/session.h"
+#include "endings.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -20,24 +21,6 @@ static void fails_twice(const check_case *c) {
     fprintf(stderr, "what the log says\n");
     check_fail(c, "first %d", 1);
     check_fail(c, "second %d", 2);
-}
-
-static void skips(const check_case *c) { check_skip(c, "not here"); }
-
-static void crashes(const check_case *c) {
-    (void)c;
-    signal(SIGSEGV, SIG_DFL); /* a sanitizer would explain it */
-    raise(SIGSEGV);
-}
-
-static void exits(const check_case *c) {
-    (void)c;
-    exit(3);
-}
-
-static void hangs(const check_case *c) {
-    (void)c;
-    for (;;) pause();
 }
 
 /* Leaves a process behind that holds the write end of the argument's pipe. */

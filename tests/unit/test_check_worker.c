@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "cli/check/worker.h"
+#include "endings.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -18,24 +19,6 @@ static int ran; /* tests in this process */
 static void notes_its_place(const check_case *c) { check_note(c, "%d", ++ran); }
 
 static void fails(const check_case *c) { check_fail(c, "wrong"); }
-
-static void skips(const check_case *c) { check_skip(c, "not here"); }
-
-static void crashes(const check_case *c) {
-    (void)c;
-    signal(SIGSEGV, SIG_DFL); /* a sanitizer would explain it */
-    raise(SIGSEGV);
-}
-
-static void exits(const check_case *c) {
-    (void)c;
-    exit(3);
-}
-
-static void hangs(const check_case *c) {
-    (void)c;
-    for (;;) pause();
-}
 
 /* As a test whose ranks are processes does. */
 static void wants_to_be_alone(const check_case *c) {
