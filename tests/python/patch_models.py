@@ -39,6 +39,44 @@ def make(family, device="cpu", seed=0):
     return made.to(device).eval()
 
 
+def _blocks(model):
+    return [m for m in model.modules() if hasattr(m, "gate") and hasattr(m, "experts")]
+
+
+def _cast_around(block, inside, outside):
+    """What goes into the block and what comes out of it, gradients too, are rounded on the way."""
+    block.register_forward_pre_hook(lambda _, args: (args[0].to(inside), *args[1:]))
+    block.register_forward_hook(lambda _, __, out: (out[0].to(outside), *out[1:]) if isinstance(out, tuple) else
+                                out.to(outside))
+
+
+def _one_by_one(model):
+    """Experts as plain products: grouped ones are promised for BF16 alone."""
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+    return model
+
+
+def precise(model):
+    return _one_by_one(model).float()
+
+
+def precise_blocks(model):
+    """F32 inside the MoE blocks, the model around them as it is: no block can come closer to what is meant."""
+    for block in _blocks(model):
+        _cast_around(block.float(), torch.float32, torch.bfloat16)
+    return _one_by_one(model)
+
+
+def precise_around(model):
+    """F32 but for the experts: routers too, whose BF16 logits would hide what the experts' own roundings do."""
+    model.float()
+    for block in _blocks(model):
+        _cast_around(block.bfloat16(), torch.bfloat16, torch.float32)
+        block.gate.float().register_forward_pre_hook(lambda _, args: (args[0].float(),))
+    return model
+
+
 def tokens(device="cpu", sequences=2, length=24, seed=1):
     return torch.randint(2, 97, (sequences, length), generator=torch.Generator().manual_seed(seed)).to(device)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ferry_moe.patching: models of transformers with Ferry in them, beside themselves without it."""
 import copy
+import statistics
 
 import pytest
 
@@ -38,43 +39,71 @@ def whole(gradients):
     return torch.cat([g.double().flatten() for g in gradients.values()])
 
 
-def both(family, device, training, options):
-    """A model, what it gave and what it gives once it is patched. A token with two experts that nearly tie may go to
-    the other one after roundings that differ, and then everything behind it is another matter: such a seed is passed
+def as_it_is(model):
+    return model
+
+
+def with_ferry(model):
+    parameters = dict(model.named_parameters())
+    assert patch(model, ferry_moe.Group.single(model.device.type), max_tokens=64) is model
+    assert all(p is parameters[name] for name, p in model.named_parameters())
+    return model
+
+
+def side_by_side(family, device, training, *changes):
+    """Of one model with each of the changes: itself and its run. A token with two experts that nearly tie may go to the
+    other one after roundings that differ, and then everything behind it is another matter: such a seed is passed
     over."""
-    for seed in range(8):
-        model, text = pm.make(family, device, seed).train(training), pm.tokens(device)
-        wanted = run(model, text, **options)
-        parameters = dict(model.named_parameters())
-        assert patch(model, ferry_moe.Group.single(device), max_tokens=64) is model
-        assert all(p is parameters[name] for name, p in model.named_parameters())
-        got = run(model, text, **options)
-        if all(torch.equal(a, b) for a, b in zip(wanted[2], got[2])):
-            return model, text, wanted, got
+    options = {"output_router_logits": True} if family in pm.HAS_ROUTER_LOGITS else {}
+    for seed in range(16):
+        models = [change(pm.make(family, device, seed).train(training)) for change in changes]
+        runs = [run(model, pm.tokens(device), **options) for model in models]
+        if all(torch.equal(a, b) for _, _, chosen in runs for a, b in zip(runs[0][2], chosen)):
+            return models, runs
     raise AssertionError("no seed with the same choice of experts")
+
+
+def distances(got, wanted):
+    return {name: pm.apart(got[name], wanted[name]) for name in wanted}
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("family", pm.FAMILIES)
 def test_as_the_original(family, training, device):
-    options = {"output_router_logits": True} if family in pm.HAS_ROUTER_LOGITS else {}
-    model, text, (wanted, wanted_grads, _), (got, got_grads, _) = both(family, device, training, options)
+    models, runs = side_by_side(family, device, training, as_it_is, with_ferry, pm.precise_blocks)
+    (wanted, wanted_grads, _), (got, got_grads, _), (_, precise_grads, _) = runs
     assert pm.apart(got.logits, wanted.logits) <= BAR
     assert not torch.equal(got.logits, wanted.logits), "the original's own code ran"
     assert abs(got.loss.item() - wanted.loss.item()) <= BAR * wanted.loss.item()
-    if options:
+    if family in pm.HAS_ROUTER_LOGITS:
         assert len(got.router_logits) == len(wanted.router_logits) >= 2
         assert abs(got.aux_loss.item() - wanted.aux_loss.item()) <= BAR * wanted.aux_loss.item()
     # Where no token went, the original has no gradient for an expert of its own module, Ferry zeros.
     assert wanted_grads.keys() <= got_grads.keys()
     assert all(not got_grads.pop(name).any() for name in got_grads.keys() - wanted_grads.keys())
     assert pm.apart(whole(got_grads), whole(wanted_grads)) <= BAR
-    # Small ones alone, such as scales of norms, are a little farther apart: sums of many BF16 roundings on both sides.
-    far = {name: pm.apart(got_grads[name], wanted_grads[name]) for name in got_grads}
-    assert all(f <= (BAR if ".experts." in name else 2 * BAR) for name, f in far.items()), far
-    unpatch(model)
-    assert torch.equal(run(model, text, **options)[0].logits, wanted.logits)
+    assert all(far <= BAR for name, far in distances(got_grads, wanted_grads).items() if ".experts." in name)
+    # In a model of BF16 any block moves scales of norms by 1e-2, even exact ones with outputs scaled by 1 + 2^-12:
+    # roundings around it fall elsewhere. Routers move where the balancing loss breaks ties of BF16 logits. So where the
+    # original is beyond the bar from exact blocks, Ferry may be too, by chance up to twice as far.
+    far, far_original = distances(got_grads, precise_grads), distances(wanted_grads, precise_grads)
+    assert all(far[name] <= max(BAR, 2 * far_original[name]) for name in far), (far, far_original)
+    unpatch(models[1])
+    with torch.no_grad():
+        assert torch.equal(models[1](pm.tokens(device)).logits, wanted.logits)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("family", pm.FAMILIES)
+def test_every_gradient_beside_exact_ones(family, device):
+    """Only the experts' own roundings are there, Ferry's or the original's: the rest of the model computes in F32."""
+    _, runs = side_by_side(family, device, True, pm.precise, pm.precise_around,
+                           lambda model: with_ferry(pm.precise_around(model)))
+    exact, original, patched = [{"logits": out.logits, **grads} for out, grads, _ in runs]
+    far, far_original = distances(patched, exact), distances(original, exact)
+    assert all(f <= BAR for f in far.values()), far
+    assert statistics.median(far[name] - far_original[name] for name in far) <= 0, "farther than the original"
 
 
 def test_state_goes_in_and_out(tmp_path):
