@@ -24,6 +24,7 @@ enum {
     FY_CHUNK = 512,           /* slots that one block of the schedule sorts */
     FY_SUM_COLUMNS = 1024,    /* of a token: the unit of summing */
     FY_CLAIM = 4,             /* units that a warp claims at once */
+    FY_CLAIM_LAST = 8192,     /* of the last so many: one */
     FY_PULL_ROWS = 8,         /* rows of a pull ticket */
     FY_FIRST_ROWS = 2,        /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head is as many steps as have so many bytes of rows, at least one */

@@ -70,11 +70,9 @@ __global__ void __launch_bounds__(FY_THREADS, 1)
             fy_barrier_init(&block->full[i], 1);
             fy_barrier_init(&block->empty[i], 2);
         }
-        for (int i = 0; i < 2; i++) {
-            fy_barrier_init(&block->old[i], 1);
-            fy_barrier_init(&block->chosen[i], 1);
-            fy_barrier_init(&block->begun[i], 1);
-        }
+        for (int i = 0; i < 2; i++) fy_barrier_init(&block->old[i], 1);
+        fy_barrier_init(&block->chosen, 1);
+        fy_barrier_init(&block->begun, 1);
         fy_barrier_init_fence();
     }
     fy_trace_open(c);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The choosing thread of a block in the backward: takes tickets in order, describes the tile and waits until its inputs
- * are there, up to two tiles ahead of the loading thread, whose stages therefore never run dry for a ticket.
+ * are there, while the loading thread feeds the tile before, whose stages therefore never run dry for a ticket. No
+ * earlier: a ticket that waits here behind a whole tile keeps those that depend on it waiting.
  * Reads: unit, tile and segment tables.  Writes: shared memory alone.
- * Waits on: pulled[block] (rows of dout and x), remade[block], made[block], ready[segment], turn[tile]; begun[]
+ * Waits on: pulled[block] (rows of dout and x), remade[block], made[block], ready[segment], turn[tile]; begun
  *           inside the block. Room in the ring needs no wait here: pulls wait for it, and everything that a tile
  *           overwrites lies in rows whose pull it has awaited.
- * Publishes: chosen[], with task[]; the last task is FY_LAST.
+ * Publishes: chosen, with task[]; the last task is FY_LAST.
  * Registers: the producer warpgroup's 72.
  */
 #ifndef FERRY_CUDA_ROLE_CHOOSE_CUH
@@ -156,12 +157,12 @@ FY_DEVICE void fy_choose_role(const fy_gpu_call &c, const fy_gpu_backward &b, ui
     cursor.index = cursor.segment_ready = -1;
     cursor.next_ticket = 0;
     for (int number = 0;; number++) {
+        if (number >= 1) fy_barrier_wait(&block->begun, (number - 1) & 1);
         fy_task t = fy_take_task(c, b, cursor);
         if (t.kind != FY_LAST && !fy_wait_for_task(c, b, t, cursor, ringed)) t.kind = FY_LAST;
-        if (number >= 2) fy_barrier_wait(&block->begun[number & 1], (number / 2 - 1) & 1);
         block->task[number % FY_WORKS] = t;
         fy_fence_async();
-        fy_barrier_arrive(&block->chosen[number & 1]);
+        fy_barrier_arrive(&block->chosen);
         if (t.kind == FY_LAST) return;
     }
 }

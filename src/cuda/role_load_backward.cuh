@@ -3,8 +3,8 @@
  * The loading thread of a block in the backward: feeds the operands of the chosen tiles through the stages with the
  * copy engine. A gradient tile's g and u follow its operands through the same stages.
  * Reads: rows of x, g, u (context or ring), dout, dg, du, w h'; weights.  Writes: shared memory alone.
- * Waits on: chosen[], empty[stage], both inside the block.
- * Publishes: begun[]; full[stage], whose first one of a tile also tells the consumers of the tile.
+ * Waits on: chosen, empty[stage], both inside the block.
+ * Publishes: begun; full[stage], whose first one of a tile also tells the consumers of the tile.
  * Registers: the producer warpgroup's 72.
  */
 #ifndef FERRY_CUDA_ROLE_LOAD_BACKWARD_CUH
@@ -174,7 +174,7 @@ FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward
     fy_feed f = {fy_backward_block_of(shared), shared, 0, 0};
     for (int number = 0;; number++) {
         fy_trace_begin(0, -1);
-        fy_barrier_wait(&f.block->chosen[number & 1], number / 2 & 1);
+        fy_barrier_wait(&f.block->chosen, number & 1);
         fy_trace_end(0, FY_MARK_CHOICE);
         fy_fence_async();
         const fy_task &t = f.block->task[number % FY_WORKS];
@@ -184,7 +184,7 @@ FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward
             fy_barrier_arrive(&f.block->full[f.stage]);
             return;
         }
-        fy_barrier_arrive(&f.block->begun[number & 1]);
+        fy_barrier_arrive(&f.block->begun);
         fy_trace_begin(0, fy_rows_of(t));
         fy_feed_task(f, c, b, t);
         fy_trace_end(0, FY_MARK_FEED);

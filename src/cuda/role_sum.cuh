@@ -108,7 +108,7 @@ FY_DEVICE uint32_t fy_open_groups(const fy_gpu_call &c, int first, int units, in
 
 /*
  * Up to FY_CLAIM units of the group that follow each other, whose tokens are complete and that this warp is the first
- * to claim, as a mask. `turn`: where to look first, so that warps do not collide.
+ * to claim, as a mask; one where few are left, so that all warps end together. `turn`: where to look first, so that warps do not collide.
  */
 FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int parts, int turn, int lane) {
     const uint32_t *arrived = fy_symmetric_at<const uint32_t>(c, c.rank, c.at.arrived);
@@ -118,7 +118,8 @@ FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int part
     uint32_t ready = __ballot_sync(0xffffffffu, complete && !taken), before = 0;
     if (!ready) return 0;
     int chosen = (__ffs(__funnelshift_r(ready, ready, turn)) - 1 + turn) & 31;
-    uint32_t mask = ready & (((1u << FY_CLAIM) - 1) << chosen);
+    int left = units - (int)fy_load_relaxed(&c.table.state->claimed);
+    uint32_t mask = ready & (((1u << (left < FY_CLAIM_LAST ? 1 : FY_CLAIM)) - 1) << chosen);
     if (lane == 0) before = atomicOr(&c.table.claimed[group], mask);
     mask &= ~__shfl_sync(0xffffffffu, before, 0);
     if (mask >> lane & 1) (void)fy_load_acquire_sys(arrived + unit / parts);
