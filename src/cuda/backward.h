@@ -48,7 +48,7 @@ typedef struct fy_gpu_backward_state {
     int32_t ringed;     /* in this call: that is the forward of the context */
     uint32_t staged;    /* blocks of the staging launch that are done */
     int32_t tickets, units, steps;
-    int32_t head_tiles, head_end; /* the walk's first step, whose rows all warps pull; its end in padded rows */
+    int32_t head_tiles, head_end; /* the head of the walk, whose rows all warps pull; its end in padded rows */
     int32_t spare[23];            /* counters that many blocks take from are lines apart */
     uint32_t take_ticket, line0[31];
     uint32_t take_pull, line1[31];

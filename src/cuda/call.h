@@ -24,7 +24,6 @@ enum {
     FY_CHUNK = 512,           /* slots that one block of the schedule sorts */
     FY_SUM_COLUMNS = 1024,    /* of a token: the unit of summing */
     FY_CLAIM = 4,             /* units that a warp claims at once */
-    FY_CLAIM_LAST = 8192,     /* of the last so many: one */
     FY_PULL_ROWS = 8,         /* rows of a pull ticket */
     FY_FIRST_ROWS = 2,        /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head is as many steps as have so many bytes of rows, at least one */
@@ -83,7 +82,8 @@ typedef struct fy_gpu_state {
     int32_t blocks, tiles, units, product_tickets, macrobatches, steps, rows;
     /* The walk's first tiles: their rows are pulled alone and by all warps, so that products begin soon. */
     int32_t head_tiles, head_first, head_end; /* and their padded rows */
-    uint32_t line0[19];
+    int32_t most_blocks;                      /* of any rank */
+    uint32_t line0[18];
     uint32_t take_product, line1[31];
     uint32_t take_pull, line2[31];
     uint32_t take_head, line3[31];

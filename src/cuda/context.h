@@ -12,7 +12,9 @@ typedef struct fy_gpu_kept {
     uint32_t call; /* the forward's number on the device: the ring's stamp */
     int32_t tokens, blocks, tiles, macrobatches, rows;
     int32_t remote_rows,
-        own_rows; /* of peers' tokens; results that this rank's sums read, the shared expert's included */
+        own_rows;     /* of peers' tokens; results that this rank's sums read, the shared expert's included */
+    int32_t has_x;    /* own_x is there: some rank's context does not hold all its rows, or there is a shared expert */
+    int32_t spare[7]; /* 64 bytes */
 } fy_gpu_kept;
 
 /* The schedule that a forward with a context writes straight here, and copies of what the caller may change. */
@@ -23,7 +25,7 @@ typedef struct fy_gpu_context {
     int32_t *slot_row;
     int32_t *expert;               /* [max_tokens * slots] own slots' experts, -1: none */
     float *weights;                /* [max_tokens * slots]; 0 where there is no expert */
-    uint16_t *own_x;               /* [max_tokens rounded to blocks][hidden] */
+    uint16_t *own_x;               /* [max_tokens rounded to blocks][hidden]; where kept->has_x */
     uint16_t *x, *g, *u;           /* [context_rows][hidden or intermediate]: the first rows in canonical order */
     uint16_t *shared_g, *shared_u; /* [max_tokens rounded to blocks][shared]; only when context_rows > 0 */
 } fy_gpu_context;

@@ -19,6 +19,8 @@ template <int TRACE>
 __global__ void __launch_bounds__(512)
     fy_keep_kernel(const __grid_constant__ fy_gpu_call c, const __grid_constant__ fy_gpu_context context,
                    fy_gpu_backward_state *state) {
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_begin(c, FY_LAUNCH_KEEP);
     fy_keep_role(c, context, state);
     fy_trace_launch_end(c, FY_LAUNCH_KEEP);
@@ -27,6 +29,7 @@ __global__ void __launch_bounds__(512)
 template <int TRACE>
 __global__ void __launch_bounds__(512)
     fy_stage_kernel(const __grid_constant__ fy_gpu_call c, const __grid_constant__ fy_gpu_backward b) {
+    cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_begin(c, FY_LAUNCH_STAGE);
     fy_stage_role(c, b);
     fy_trace_launch_end(c, FY_LAUNCH_STAGE);
@@ -63,7 +66,6 @@ template <int TRACE, bool READY>
 __global__ void __launch_bounds__(FY_THREADS, 1)
     fy_backward_kernel(const __grid_constant__ fy_gpu_call c, const __grid_constant__ fy_gpu_backward b) {
     extern __shared__ __align__(1024) uint8_t shared[];
-    if (c.table.state->skip) return;
     fy_backward_block *block = fy_backward_block_of(shared);
     if (threadIdx.x == 0) {
         for (int i = 0; i < FY_STAGES; i++) {
@@ -77,6 +79,8 @@ __global__ void __launch_bounds__(FY_THREADS, 1)
     }
     fy_trace_open(c);
     __syncthreads();
+    cudaGridDependencySynchronize();
+    if (c.table.state->skip) return;
     int group = threadIdx.x / 128, warp = threadIdx.x / 32;
     bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */
     if (group == 0) {
@@ -109,20 +113,20 @@ __global__ void __launch_bounds__(FY_THREADS, 1)
 template <int TRACE>
 static cudaError_t fy_launch_keep_as(const fy_gpu_call *c, const fy_gpu_context *context, fy_gpu_backward_state *state,
                                      int blocks, fy_launcher *to) {
-    return fy_launch(to, fy_keep_kernel<TRACE>, 2 * blocks, 512, 0, false, *c, *context, state);
+    return fy_launch(to, fy_keep_kernel<TRACE>, 2 * blocks, 512, 0, true, *c, *context, state);
 }
 
 template <int TRACE>
 static cudaError_t fy_launch_backward_schedule_as(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks,
                                                   fy_launcher *to) {
     cudaError_t error = fy_launch(to, fy_stage_kernel<TRACE>, 2 * blocks, 512, 0, false, *c, *b);
-    return error != cudaSuccess ? error : fy_launch(to, fy_enter_kernel<TRACE>, 1, 1024, 0, false, *c, *b);
+    return error != cudaSuccess ? error : fy_launch(to, fy_enter_kernel<TRACE>, 1, 1024, 0, true, *c, *b);
 }
 
 template <int TRACE, bool READY>
 static cudaError_t fy_launch_backward_as(const fy_gpu_call *c, const fy_gpu_backward *b, int blocks, fy_launcher *to) {
     int bytes = TRACE ? (int)FY_TRACE_SHARED_BYTES : (int)FY_BACKWARD_SHARED_BYTES;
-    return fy_launch(to, fy_backward_kernel<TRACE, READY>, blocks, FY_THREADS, bytes, false, *c, *b);
+    return fy_launch(to, fy_backward_kernel<TRACE, READY>, blocks, FY_THREADS, bytes, true, *c, *b);
 }
 
 /* Lazily loaded kernels are loaded when first asked about: loading in a call could wait for one that runs. */

@@ -9,31 +9,40 @@
 template <int TRACE>
 __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constant__ fy_gpu_call c) {
     extern __shared__ int32_t histogram[];
+    cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_begin(c, FY_LAUNCH_COUNT);
     fy_count_role(c, histogram);
     fy_trace_launch_end(c, FY_LAUNCH_COUNT);
 }
 
 template <int TRACE>
-__global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c) {
-    extern __shared__ __align__(16) int32_t memory[];
+__global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c, int blocks) {
+    extern __shared__ int32_t before[];
     cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_begin(c, FY_LAUNCH_RANK);
-    fy_rank_role(c, memory + FY_CHUNK, memory);
+    fy_rank_role(c, blocks, before);
     fy_trace_launch_end(c, FY_LAUNCH_RANK);
 }
 
 template <int TRACE>
 __global__ void __launch_bounds__(1024) fy_wait_kernel(const __grid_constant__ fy_gpu_call c) {
     cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
     fy_wait_role(c);
 }
 
 template <int TRACE>
 __global__ void __launch_bounds__(256) fy_place_kernel(const __grid_constant__ fy_gpu_call c) {
     cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
+    if (c.table.state->skip) return;
+    if (blockIdx.x + 1 == gridDim.x) {
+        fy_list_role(c);
+        return;
+    }
     fy_trace_launch_begin(c, FY_LAUNCH_PLACE);
-    fy_place_role(c);
+    fy_place_role(c, gridDim.x - 1);
     fy_trace_launch_end(c, FY_LAUNCH_PLACE);
 }
 
@@ -44,9 +53,10 @@ static cudaError_t fy_launch_schedule_as(const fy_gpu_call *c, int sms, fy_launc
     size_t experts = (size_t)c->experts * sizeof(int32_t);
     cudaError_t error = fy_launch(to, fy_count_kernel<TRACE>, 2 * sms, FY_CHUNK, experts, false, *c);
     if (error == cudaSuccess)
-        error = fy_launch(to, fy_rank_kernel<TRACE>, chunks, FY_CHUNK, experts + FY_CHUNK * sizeof(int32_t), true, *c);
+        error = fy_launch(to, fy_rank_kernel<TRACE>, chunks + (c->staged ? 2 * sms : 0), FY_CHUNK, experts, true, *c,
+                          chunks);
     if (error == cudaSuccess) error = fy_launch(to, fy_wait_kernel<TRACE>, 1, 1024, 0, true, *c);
-    if (error == cudaSuccess) error = fy_launch(to, fy_place_kernel<TRACE>, sms, 256, 0, true, *c);
+    if (error == cudaSuccess) error = fy_launch(to, fy_place_kernel<TRACE>, sms + 1, 256, 0, true, *c);
     return error;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One launch of a call: made, recorded, or, where the call's graph is there, given to its node (chain.h). A launch that
- * says `early` may begin before the one before it in the stream has drained: it waits for that one's end and memory by
- * cudaGridDependencySynchronize, so only the time of launching overlaps.
+ * says `early` may begin before the one before it in the stream has drained, as soon as all blocks of that one have
+ * said so (cudaTriggerProgrammaticLaunchCompletion) or ended: it waits for that one's end and memory by
+ * cudaGridDependencySynchronize, so what overlaps is the launching and what touches nothing of that one.
  */
 #ifndef FERRY_CUDA_LAUNCH_CUH
 #define FERRY_CUDA_LAUNCH_CUH

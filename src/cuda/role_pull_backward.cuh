@@ -168,7 +168,7 @@ FY_DEVICE int fy_take_pull(uint32_t *counter, int tickets, int lane) {
     return ticket < tickets ? ticket : -1;
 }
 
-/* The first step's rows, in small tickets and each for itself: waits for nobody, so every warp may help. */
+/* The head's rows, in small tickets and each for itself: waits for nobody, so every warp may help. */
 FY_DEVICE void fy_pull_backward_head(const fy_gpu_call &c, const fy_gpu_backward &b) {
     const int per_tile = FY_TILE_M / FY_HEAD_ROWS;
     int lane = threadIdx.x & 31, ticket;

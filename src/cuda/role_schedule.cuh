@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The schedule, in four small launches.
- *   count   stages x, sanitizes ids, counts the experts of each chunk of slots, clears arrived[] and claimed[]
- *   rank    gives every slot its position among this rank's slots of the same expert, then publishes to all peers
- *   wait    one block: waits for all peers, lays out segments, row tiles and the list of product tickets, reports to
- *           the host and, where the caller wants them, writes rows of experts and load statistics
- *   place   row <-> slot tables of the rows that come here; clears the counters of the compute launch
+ *   count   sanitizes ids, counts the experts of each chunk of slots, clears arrived[] and claimed[]
+ *   rank    gives every slot its position among this rank's slots of the same expert; beside it stages x where others
+ *           read it; then publishes to all peers
+ *   wait    one block: waits for all peers, gives every expert its blocks and row tiles
+ *   place   row <-> slot tables of the rows that come here, row tiles; clears the counters of the compute launch. One
+ *           block more lists the product tickets, reports to the host and, where the caller wants them, writes rows of
+ *           experts and load statistics
  * Reads: the caller's N, x, ids; peers' published counts, headers and slots.
  * Writes: symmetric tables, local tables, the report page; the caller's expert_rows and load.
  * Waits on: flag[source] of every rank (wait launch alone).
@@ -36,11 +38,12 @@ FY_DEVICE int64_t fy_raw_id(const fy_gpu_call &c, int64_t slot) {
     return c.ids_are_64 ? ((const int64_t *)c.ids)[slot] : (int64_t)((const int32_t *)c.ids)[slot];
 }
 
-FY_DEVICE void fy_stage_tokens(const fy_gpu_call &c, int n) {
+/* Block `block` of `blocks` that copy tokens to where peers read them. */
+FY_DEVICE void fy_stage_tokens(const fy_gpu_call &c, int64_t block, int64_t blocks) {
     int row16 = c.hidden / 8;
     uint4 *to = fy_symmetric_at<uint4>(c, c.rank, c.at.x);
-    int64_t all = (int64_t)n * row16;
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < all; i += (int64_t)gridDim.x * blockDim.x) {
+    int64_t all = (int64_t)fy_call_tokens(c) * row16;
+    for (int64_t i = block * blockDim.x + threadIdx.x; i < all; i += blocks * blockDim.x) {
         int64_t token = i / row16, part = i - token * row16;
         to[i] = __ldcs((const uint4 *)(c.x + token * c.x_stride) + part);
     }
@@ -83,7 +86,6 @@ FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram) {
     int64_t words = fy_divide_up(n * fy_divide_up(c.hidden, FY_SUM_COLUMNS), 32);
     for (int64_t w = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; w < words; w += (int64_t)gridDim.x * blockDim.x)
         c.table.claimed[w] = 0;
-    if (c.staged) fy_stage_tokens(c, n);
 }
 
 /* Into every peer's memory: counts, header, then the flag. `total` is this rank's count of each expert. */
@@ -109,19 +111,23 @@ FY_DEVICE void fy_publish(const fy_gpu_call &c, uint32_t call, const int32_t *to
         fy_store_release_sys(fy_symmetric_at<uint32_t>(c, threadIdx.x, c.at.flag) + c.rank, call);
 }
 
-/* One block per chunk, blocks without a chunk too. `before`: this chunk's first position of each expert. */
-FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int32_t *before, int32_t *id) {
+/*
+ * The first `blocks` blocks rank, one chunk each, blocks without a chunk too; those behind them stage. `before`: this
+ * chunk's first position of each expert.
+ */
+FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int blocks, int32_t *before) {
     fy_gpu_state *state = c.table.state;
     uint32_t call = state->calls + 1;
     int n = fy_call_tokens(c);
     int64_t all = (int64_t)n * c.slots, chunk = blockIdx.x;
     int64_t chunks = all == 0 ? 1 : fy_divide_up(all, FY_CHUNK);
     int32_t *total = c.table.histogram + fy_divide_up((int64_t)c.max_tokens * c.slots, FY_CHUNK) * c.experts;
-    if (chunk < chunks) {
+    if (chunk >= blocks) {
+        fy_stage_tokens(c, chunk - blocks, gridDim.x - blocks);
+    } else if (chunk < chunks) {
         fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, c.rank, c.at.slots[call & 1]);
         int64_t slot = chunk * FY_CHUNK + threadIdx.x;
         int expert = slot < all ? slots[slot].expert : -1;
-        id[threadIdx.x] = expert;
         for (int e = threadIdx.x; e < c.experts; e += blockDim.x) before[e] = 0;
         __syncthreads();
         /* Threads that have no expert of their own share the chunks of one. */
@@ -135,19 +141,18 @@ FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int32_t *before, int32_t *id) 
             else
                 before[e] = sum;
         }
-        int earlier = 0;
-        const int4 *id4 = (const int4 *)id;
-        for (int k = 0; k < ((int)threadIdx.x & ~31) / 4; k++) {
-            int4 v = id4[k];
-            earlier += (v.x == expert) + (v.y == expert) + (v.z == expert) + (v.w == expert);
+        /* Warps in order, each from where the one before has left the expert. */
+        uint32_t same = __match_any_sync(0xffffffffu, expert), earlier = same & ((1u << (threadIdx.x & 31)) - 1);
+        for (int warp = 0; warp < (int)blockDim.x / 32; warp++) {
+            __syncthreads();
+            if ((int)threadIdx.x / 32 != warp || expert < 0) continue;
+            slots[slot].position = before[expert] + __popc(earlier);
+            __syncwarp(same);
+            if (!earlier) before[expert] += __popc(same);
         }
-        uint32_t same = __match_any_sync(0xffffffffu, expert);
-        earlier += __popc(same & ((1u << (threadIdx.x & 31)) - 1));
         __syncthreads();
-        if (expert >= 0) slots[slot].position = before[expert] + earlier;
         if (chunk == chunks - 1)
-            for (int e = threadIdx.x; e < c.experts; e += blockDim.x)
-                total[e] = before[e] + (all == 0 ? 0 : c.table.histogram[chunk * c.experts + e]);
+            for (int e = threadIdx.x; e < c.experts; e += blockDim.x) total[e] = before[e];
     }
     __shared__ uint32_t last;
     fy_fence_gpu();
@@ -295,36 +300,6 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
     state->units = units - 1;
     state->product_tickets = ticket;
     state->steps = steps;
-    state->blocks = blocks;
-    state->tiles = tiles;
-    state->macrobatches = macros;
-}
-
-/* Counters for the host: rows for peers' tokens, this rank's slots that have an expert, table bytes from peers. */
-FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call) {
-    __shared__ int remote_rows, own_slots;
-    if (threadIdx.x == 0) remote_rows = own_slots = 0;
-    __syncthreads();
-    const int32_t *counts = fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]);
-    for (int e = threadIdx.x; e < c.experts; e += blockDim.x) {
-        atomicAdd(&own_slots, counts[(int64_t)c.rank * c.experts + e]);
-        int rows = 0;
-        for (int s = 0; s < c.ranks; s++)
-            if (s != c.rank && c.table.expert_local[e] >= 0) rows += counts[(int64_t)s * c.experts + e];
-        atomicAdd(&remote_rows, rows);
-    }
-    __syncthreads();
-    if (threadIdx.x > 0) return;
-    const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[call & 1]);
-    int64_t bytes = 0;
-    for (int s = 0; s < c.ranks; s++)
-        if (s != c.rank)
-            bytes += header[s].tokens * (int64_t)c.slots * (int64_t)sizeof(fy_gpu_slot) +
-                     c.experts * (int64_t)sizeof(int32_t) + (int64_t)sizeof(fy_gpu_header);
-    volatile fy_gpu_page *page = c.page;
-    page->remote_rows = remote_rows;
-    page->sum_rows = own_slots + (c.shared > 0 ? header[c.rank].tokens : 0);
-    page->table_bytes = bytes;
 }
 
 /* Rows of every expert over all ranks. */
@@ -334,12 +309,45 @@ FY_DEVICE int fy_rows_of_expert(const fy_gpu_call &c, const int32_t *counts, int
     return rows;
 }
 
-/* The greatest value and its lowest index over a block of 1,024 threads, as value << 32 | ~index. */
+/* Counters: rows, those for peers' tokens, this rank's slots that have an expert, table bytes from peers, blocks. */
+FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call) {
+    __shared__ int own_rows, remote_rows, own_slots, rank_blocks[FY_GPU_MAX_RANKS];
+    if (threadIdx.x == 0) own_rows = remote_rows = own_slots = 0;
+    if (threadIdx.x < FY_GPU_MAX_RANKS) rank_blocks[threadIdx.x] = 0;
+    __syncthreads();
+    const int32_t *counts = fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]);
+    for (int e = threadIdx.x; e < c.experts; e += blockDim.x) {
+        atomicAdd(&own_slots, counts[(int64_t)c.rank * c.experts + e]);
+        atomicAdd(&rank_blocks[c.table.expert_rank[e]], (int)fy_blocks_of_rows(fy_rows_of_expert(c, counts, e)));
+        if (c.table.expert_local[e] < 0) continue;
+        for (int s = 0; s < c.ranks; s++)
+            atomicAdd(s == c.rank ? &own_rows : &remote_rows, counts[(int64_t)s * c.experts + e]);
+    }
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[call & 1]);
+    int64_t bytes = 0;
+    for (int s = 0; s < c.ranks; s++)
+        if (s != c.rank)
+            bytes += header[s].tokens * (int64_t)c.slots * (int64_t)sizeof(fy_gpu_slot) +
+                     c.experts * (int64_t)sizeof(int32_t) + (int64_t)sizeof(fy_gpu_header);
+    int rows = own_rows + remote_rows, most_blocks = 0;
+    for (int r = 0; r < c.ranks; r++) most_blocks = max(most_blocks, rank_blocks[r]);
+    c.table.state->most_blocks = most_blocks;
+    volatile fy_gpu_page *page = c.page;
+    c.table.state->rows = page->rows = rows;
+    page->routed_products = 3 * (int64_t)rows;
+    page->remote_rows = remote_rows;
+    page->sum_rows = own_slots + (c.shared > 0 ? header[c.rank].tokens : 0);
+    page->table_bytes = bytes;
+}
+
+/* The greatest value and its lowest index over a block, as value << 32 | ~index. */
 FY_DEVICE void fy_busiest(unsigned long long *most, int rows, int index) {
     if (rows > 0) atomicMax(most, (unsigned long long)rows << 32 | (uint32_t)~index);
 }
 
-/* What the caller wants to know about the load (rules/load.h in parallel). One block of 1,024 threads. */
+/* What the caller wants to know about the load (rules/load.h in parallel). One block. */
 FY_DEVICE void fy_report_load(const fy_gpu_call &c, uint32_t call) {
     __shared__ unsigned long long rank_rows[FY_GPU_MAX_RANKS], total, most;
     __shared__ int bins[FY_LOAD_BINS], empty;
@@ -379,10 +387,10 @@ FY_DEVICE void fy_report_load(const fy_gpu_call &c, uint32_t call) {
 
 /* One block of 1,024 threads. */
 FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
-    __shared__ int warp_sums[33], carry_blocks, carry_tiles, carry_rows, failed;
+    __shared__ int warp_sums[33], carry_blocks, carry_tiles, failed;
     fy_gpu_state *state = c.table.state;
     uint32_t call = state->calls + 1;
-    if (threadIdx.x == 0) carry_blocks = carry_tiles = carry_rows = failed = 0;
+    if (threadIdx.x == 0) carry_blocks = carry_tiles = failed = 0;
     fy_trace_launch_begin(c, FY_LAUNCH_WAIT);
     __syncthreads();
     if (threadIdx.x < c.ranks) {
@@ -414,7 +422,6 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         int first = fy_scan_block(blocks, warp_sums, &carry_blocks);
         int tiles = (int)fy_tiles_between(first, first + blocks, c.ring_blocks);
         int first_tile = fy_scan_block(tiles, warp_sums, &carry_tiles);
-        (void)fy_scan_block(rows, warp_sums, &carry_rows);
         if (l < c.local_experts) {
             c.table.first_block[l] = first;
             c.table.first_tile[l] = first_tile;
@@ -431,7 +438,9 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         c.table.first_block[c.local_experts] = blocks;
         c.table.first_tile[c.local_experts] = tiles;
         c.table.macro_tile[macros] = tiles;
-        state->rows = carry_rows;
+        state->blocks = blocks;
+        state->tiles = tiles;
+        state->macrobatches = macros;
     }
     __syncthreads();
     for (int m = threadIdx.x; m < macros; m += blockDim.x) {
@@ -440,29 +449,31 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         c.table.macro_tile[m] =
             c.table.first_tile[e] + (int)fy_tiles_between(c.table.first_block[e], block, c.ring_blocks);
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        fy_list_units(c, state->tokens, blocks, tiles, macros);
-        volatile fy_gpu_page *page = c.page;
-        page->backward = page->recomputed_rows = 0;
-        page->routed_products = 3 * (int64_t)carry_rows;
-        page->shared_products = 3 * (int64_t)state->tokens;
-        page->rows = carry_rows;
-        page->tokens = state->tokens;
-        page->macrobatches = macros;
-        page->steps = state->steps;
-        page->blocks = blocks;
-    }
-    fy_count_traffic(c, call);
-    if (c.load || c.expert_rows) fy_report_load(c, call);
     fy_trace_launch_end(c, FY_LAUNCH_LAY);
 }
 
-FY_DEVICE void fy_place_role(const fy_gpu_call &c) {
+/* The list of tickets and what the host and the caller want to know: one block, beside those that place. */
+FY_DEVICE void fy_list_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
-    if (state->skip) return;
+    if (threadIdx.x == 0) {
+        fy_list_units(c, state->tokens, state->blocks, state->tiles, state->macrobatches);
+        volatile fy_gpu_page *page = c.page;
+        page->backward = page->recomputed_rows = 0;
+        page->shared_products = 3 * (int64_t)state->tokens;
+        page->tokens = state->tokens;
+        page->macrobatches = state->macrobatches;
+        page->steps = state->steps;
+        page->blocks = state->blocks;
+    }
+    fy_count_traffic(c, state->calls);
+    if (c.load || c.expert_rows) fy_report_load(c, state->calls);
+}
+
+/* `blocks` blocks. */
+FY_DEVICE void fy_place_role(const fy_gpu_call &c, int blocks) {
+    const fy_gpu_state *state = c.table.state;
     int parity = state->calls & 1;
-    int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, threads = (int64_t)gridDim.x * blockDim.x;
+    int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, threads = (int64_t)blocks * blockDim.x;
     int64_t max_slots = (int64_t)c.max_tokens * c.slots;
     const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[parity]);
     for (int step = 0; step < c.ranks; step++) {

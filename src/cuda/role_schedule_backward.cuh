@@ -2,9 +2,10 @@
 /*
  * The schedule of a backward, from what its forward left in the context, in two small launches; and what a forward with
  * a context leaves there.
- *   keep   after a forward's schedule: numbers, own experts, router weights and x
+ *   keep   after a forward's schedule: numbers, own experts, router weights; x where somebody may want it again
  *   stage  copies dout, x and router weights to where peers read them, clears counters, then publishes to all peers
- *   enter  one block: waits for all peers, lays out row tiles, segments and the list of tickets, reports to the host
+ *   enter  one block: lays out row tiles, segments and the list of tickets beside the stage launch, then waits for it
+ *          and for all peers, and reports to the host
  * Reads: the context; the caller's dout; after a forward the caller's x and router weights.
  * Writes: symmetric memory, local tables, the report page; after a forward the context.
  * Waits on: flag[source] of every rank (enter launch alone).
@@ -51,15 +52,17 @@ FY_DEVICE void fy_keep_role(const fy_gpu_call &c, const fy_gpu_context &context,
     if (state->skip) {
         for (int64_t l = s.first; l <= c.local_experts; l += s.step) context.first_block[l] = 0;
         if (s.first == 0) {
-            fy_gpu_kept none = {state->calls, 0, 0, 0, 0, 0, 0, 0};
+            fy_gpu_kept none = {state->calls};
             *context.kept = none;
         }
         return;
     }
+    bool keeps_x = c.shared > 0 || state->most_blocks > c.context_blocks;
     if (s.first == 0) {
         const volatile fy_gpu_page *page = c.page; /* what the schedule has counted for the host */
-        fy_gpu_kept kept = {state->calls,        state->tokens, state->blocks,          state->tiles,
-                            state->macrobatches, state->rows,   (int)page->remote_rows, (int)page->sum_rows};
+        fy_gpu_kept kept = {state->calls,           state->tokens,       state->blocks,
+                            state->tiles,           state->macrobatches, state->rows,
+                            (int)page->remote_rows, (int)page->sum_rows, keeps_x};
         *context.kept = kept;
         backward->ring_call = state->calls;
         backward->x_call = c.staged ? state->calls : 0;
@@ -70,7 +73,7 @@ FY_DEVICE void fy_keep_role(const fy_gpu_call &c, const fy_gpu_context &context,
         context.expert[i] = expert;
         context.weights[i] = expert >= 0 ? c.weights[i] : 0.0f;
     }
-    fy_copy_tokens(context.own_x, c.x, c.x_stride, state->tokens, c.hidden);
+    if (keeps_x) fy_copy_tokens(context.own_x, c.x, c.x_stride, state->tokens, c.hidden);
 }
 
 FY_DEVICE void fy_stage_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
@@ -81,7 +84,7 @@ FY_DEVICE void fy_stage_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     int64_t slots = (int64_t)kept.tokens * c.slots;
     if (b.staged)
         fy_copy_tokens(fy_symmetric_at<uint16_t>(c, c.rank, b.at.dout), b.dout, b.dout_stride, kept.tokens, c.hidden);
-    if (c.ranks > 1 && b.table.state->x_call != kept.call)
+    if (c.ranks > 1 && kept.has_x && b.table.state->x_call != kept.call)
         fy_copy_tokens(fy_symmetric_at<uint16_t>(c, c.rank, c.at.x), b.context.own_x, c.hidden, kept.tokens, c.hidden);
     float *weights = fy_symmetric_at<float>(c, c.rank, b.at.weights);
     for (int64_t i = s.first; i < slots; i += s.step) weights[i] = b.context.weights[i];
@@ -236,8 +239,7 @@ FY_DEVICE void fy_list_backward(const fy_gpu_call &c, const fy_gpu_backward &b, 
     if (weight && c.shared > 0) add(FY_WEIGHT, 0, 1, b.weight_tickets[1]);
     add(FY_LAST, 0, 0, 0);
     state->units = units - 1;
-    /* The first step's rows. */
-    int head = kept.macrobatches == 0 ? 0 : macro_tile[1] < c.mini_tiles ? macro_tile[1] : c.mini_tiles;
+    int head = kept.macrobatches == 0 ? 0 : macro_tile[1] < c.head_tiles ? macro_tile[1] : c.head_tiles;
     int macro_end = kept.blocks < c.ring_blocks ? kept.blocks : c.ring_blocks;
     state->head_tiles = head;
     state->head_end = head == 0 ? 0 : head < macro_tile[1] ? b.table.tile[head].row : macro_end * FY_BLOCK_ROWS;
@@ -269,15 +271,30 @@ FY_DEVICE void fy_report_backward(const fy_gpu_call &c, const fy_gpu_backward &b
     page->shared_products = shared * kept.tokens;
 }
 
-/* One block of 1,024 threads. */
+/*
+ * One block of 1,024 threads. What the context alone decides is laid out beside the stage launch, which touches none of
+ * it; then this launch waits for that one and for the peers.
+ */
 FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     __shared__ int failed;
     fy_gpu_state *state = c.table.state;
     const fy_gpu_kept kept = *b.context.kept;
     uint32_t call = state->calls + 1;
+    bool ringed = b.table.state->ring_call == kept.call;
+    fy_trace_launch_begin(c, FY_LAUNCH_LIST);
+    int segments = fy_lay_segments(c, b, kept.tokens), empty = 0;
+    int again = fy_lay_tiles(c, b, kept.tiles, ringed);
     if (threadIdx.x == 0) failed = 0;
-    fy_trace_launch_begin(c, FY_LAUNCH_ENTER);
     __syncthreads();
+    for (int l0 = 0; l0 < c.local_experts; l0 += blockDim.x) {
+        int l = l0 + threadIdx.x;
+        bool none = l < c.local_experts && c.table.first_block[l] == c.table.first_block[l + 1];
+        empty += __syncthreads_count(none);
+    }
+    if (threadIdx.x == 0) fy_list_backward(c, b, kept, segments, empty, ringed);
+    fy_trace_launch_end(c, FY_LAUNCH_LIST);
+    cudaGridDependencySynchronize();
+    fy_trace_launch_begin(c, FY_LAUNCH_ENTER);
     if (threadIdx.x < c.ranks) {
         const uint32_t *flag = fy_symmetric_at<uint32_t>(c, c.rank, c.at.flag) + threadIdx.x;
         const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[call & 1]) + threadIdx.x;
@@ -290,10 +307,10 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
             failed = 1;
         }
     }
-    bool ringed = b.table.state->ring_call == kept.call;
     __syncthreads();
     fy_trace_launch_end(c, FY_LAUNCH_ENTER);
-    fy_trace_launch_begin(c, FY_LAUNCH_LIST);
+    /* Only now: a compute launch that has begun holds its multiprocessors, and no wait for peers may. */
+    cudaTriggerProgrammaticLaunchCompletion();
     if (threadIdx.x == 0) {
         state->skip = failed;
         state->calls = call;
@@ -309,26 +326,12 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
         b.table.state->x_call = kept.call;
         /* The ring ends with the last macrobatch: still the forward's first only when there is no other. */
         b.table.state->ring_call = kept.macrobatches <= 1 ? kept.call : 0;
-    }
-    __syncthreads();
-    if (failed) return;
-    int segments = fy_lay_segments(c, b, kept.tokens), empty = 0;
-    int again = fy_lay_tiles(c, b, kept.tiles, ringed);
-    __syncthreads();
-    for (int l0 = 0; l0 < c.local_experts; l0 += blockDim.x) {
-        int l = l0 + threadIdx.x;
-        bool none = l < c.local_experts && c.table.first_block[l] == c.table.first_block[l + 1];
-        empty += __syncthreads_count(none);
+        if (!failed) fy_report_backward(c, b, kept, again);
     }
     /* No gradients are wanted: they are there. */
-    if (b.ready && b.weight_tickets[0] == 0)
+    if (!failed && b.ready && b.weight_tickets[0] == 0)
         for (int l = threadIdx.x; l < c.local_experts; l += blockDim.x)
             fy_store_release_sys(b.ready + l, b.ready_value);
-    if (threadIdx.x == 0) {
-        fy_list_backward(c, b, kept, segments, empty, ringed);
-        fy_report_backward(c, b, kept, again);
-    }
-    fy_trace_launch_end(c, FY_LAUNCH_LIST);
 }
 
 #endif

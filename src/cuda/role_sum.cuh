@@ -7,7 +7,7 @@
  * Writes: out.
  * Waits on: arrived[token] = 0 for any token that nobody has claimed.
  * Publishes: claimed[group] and their number; the end of the launch is the signal to others.
- * Registers: the producer warpgroup's 72 with four loads in flight, the consumers' 216 with sixteen.
+ * Registers: the producer warpgroup's 72 with four loads in flight, the consumers' 216 with 16 or 32.
  */
 #ifndef FERRY_CUDA_ROLE_SUM_CUH
 #define FERRY_CUDA_ROLE_SUM_CUH
@@ -108,9 +108,10 @@ FY_DEVICE uint32_t fy_open_groups(const fy_gpu_call &c, int first, int units, in
 
 /*
  * Up to FY_CLAIM units of the group that follow each other, whose tokens are complete and that this warp is the first
- * to claim, as a mask; one where few are left, so that all warps end together. `turn`: where to look first, so that warps do not collide.
+ * to claim, as a mask; one where less than `last` are left, so that all warps end together. `turn`: where to look
+ * first, so that warps do not collide.
  */
-FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int parts, int turn, int lane) {
+FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int parts, int last, int turn, int lane) {
     const uint32_t *arrived = fy_symmetric_at<const uint32_t>(c, c.rank, c.at.arrived);
     int unit = group * 32 + lane;
     bool complete = unit < units && fy_load_relaxed(arrived + unit / parts) == 0;
@@ -119,7 +120,7 @@ FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int part
     if (!ready) return 0;
     int chosen = (__ffs(__funnelshift_r(ready, ready, turn)) - 1 + turn) & 31;
     int left = units - (int)fy_load_relaxed(&c.table.state->claimed);
-    uint32_t mask = ready & (((1u << (left < FY_CLAIM_LAST ? 1 : FY_CLAIM)) - 1) << chosen);
+    uint32_t mask = ready & (((1u << (left < last ? 1 : FY_CLAIM)) - 1) << chosen);
     if (lane == 0) before = atomicOr(&c.table.claimed[group], mask);
     mask &= ~__shfl_sync(0xffffffffu, before, 0);
     if (mask >> lane & 1) (void)fy_load_acquire_sys(arrived + unit / parts);
@@ -149,8 +150,11 @@ FY_DEVICE void fy_sum_units(const fy_gpu_call &c, int first, uint32_t mine, int 
     }
 }
 
-/* BATCH rows of CHUNKS times 512 bytes are in flight at once, as the warp's registers allow. */
-template <int BATCH, int CHUNKS>
+/*
+ * BATCH rows of CHUNKS times 512 bytes are in flight at once, as the warp's registers allow. LAST: units at the end
+ * that are claimed one by one.
+ */
+template <int BATCH, int CHUNKS, int LAST>
 FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     int lane = threadIdx.x & 31, parts = (int)fy_divide_up(c.hidden, FY_SUM_COLUMNS);
@@ -166,7 +170,7 @@ FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
             group = (__ffs(__funnelshift_r(open, open, turn & 31)) - 1 + turn) & 31;
             open &= ~(1u << group);
             group += window * 32;
-            mine = fy_claim(c, group, units, parts, turn & 31, lane);
+            mine = fy_claim(c, group, units, parts, LAST, turn & 31, lane);
         }
         if (mine) {
             fy_trace_next(FY_MARK_TOKENS, -1);

@@ -10,10 +10,10 @@
 
 /* Launches of the schedule, and parts of them, with their words; WAITS: 1 while peers are awaited. */
 #define FY_GPU_LAUNCH_MAP(X)                                                                                           \
-    X(COUNT, 0, "count of the experts, staging")                                                                       \
-    X(RANK, 0, "positions of the slots")                                                                               \
+    X(COUNT, 0, "count of the experts")                                                                                \
+    X(RANK, 0, "positions of the slots, staging")                                                                      \
     X(WAIT, 1, "publication of the call by all ranks")                                                                 \
-    X(LAY, 0, "list of tickets")                                                                                       \
+    X(LAY, 0, "blocks and tiles of experts")                                                                           \
     X(PLACE, 0, "tables of rows")                                                                                      \
     X(KEEP, 0, "copies for the backward")                                                                              \
     X(STAGE, 0, "staging of dout")                                                                                     \
