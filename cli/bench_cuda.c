@@ -51,7 +51,7 @@ static const char *say(cudaError_t error) { return error == cudaSuccess ? NULL :
 /* ---- The plain products ---- */
 
 static ferry_status map(CUtensorMap *to, const uint16_t *data, int rows, int columns, int box_rows, const char *name) {
-    return fy_gpu_map(to, (fy_gpu_array){data, 0, rows, columns, 0, columns, name}, box_rows);
+    return fy_gpu_map(to, (fy_gpu_array){data, 0, rows, columns, 0, columns, name, FERRY_BF16}, box_rows);
 }
 
 static int make_yardstick(gpu_rank *g) {

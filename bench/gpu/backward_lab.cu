@@ -4,15 +4,18 @@
  * here.
  *   backward_lab check           values against FP64, and the same bits over rings, contexts, parts and gradient types
  *   backward_lab plain           one small problem of those, for tools that make a program slow
- *   backward_lab time [name]     the benchmark shapes: the whole call, and each product alone
+ *   backward_lab time [name]     the benchmark shapes: the whole call; each product alone, also over the plain product
+ * of 8192 x 8192 x 8192 (cli/bench_plain.h) that runs before it, each after a rest
  */
 #include "problem.cuh"
 
 /* The engine's headers are C; nothing atomic in them is touched here. */
 #define _Atomic
 extern "C" {
+#include "cli/bench_plain.h"
 #include "cuda/kernels_backward.h"
 #include "cuda/launch_backward.h"
+#include "cuda/maps.h"
 }
 #include "rules/swiglu.h"
 #include "rules/tile.h"
@@ -22,6 +25,7 @@ extern "C" {
 #include <cstring>
 #include <string>
 #include <vector>
+#include <unistd.h>
 
 static int sms_of_device = 132;
 
@@ -602,9 +606,47 @@ static float median(std::vector<float> v) {
     return v[v.size() / 2];
 }
 
-/* One kind of product alone: its tickets, with every counter as the call before has left it. */
+/* The yardstick: the plain product of three square matrices. */
+struct Plain {
+    const int64_t size = 8192;
+    bench_plain product;
+    __nv_bfloat16 *matrix[3];
+    cudaEvent_t begin, end;
+
+    Plain() {
+        CUtensorMap *maps[3] = {&product.a, &product.b, &product.c};
+        const int rows[3] = {PLAIN_TILE_ROWS, PLAIN_TILE_COLUMNS, PLAIN_STORE_ROWS};
+        product.row_tiles = (int)(size / PLAIN_TILE_ROWS);
+        product.column_tiles = (int)(size / PLAIN_TILE_COLUMNS);
+        product.steps = (int)(size / PLAIN_STEP);
+        for (int i = 0; i < 3; i++) {
+            CHECK(cudaMalloc(&matrix[i], size * size * 2));
+            fill_noise<<<1024, 256>>>(matrix[i], size * size, 31 + i, 1.0f);
+            if (fy_gpu_map(maps[i], {matrix[i], 0, size, size, 0, size, "plain", FERRY_BF16}, rows[i])) exit(1);
+        }
+        CHECK(bench_plain_load());
+        CHECK(cudaEventCreate(&begin));
+        CHECK(cudaEventCreate(&end));
+    }
+
+    /* FLOP per millisecond. */
+    double rate(cudaStream_t stream) {
+        float ms;
+        CHECK(cudaEventRecord(begin, stream));
+        CHECK(bench_plain_launch(&product, sms_of_device, stream));
+        CHECK(cudaEventRecord(end, stream));
+        CHECK(cudaStreamSynchronize(stream));
+        CHECK(cudaEventElapsedTime(&ms, begin, end));
+        return 2.0 * size * size * size / ms;
+    }
+};
+
+/*
+ * One kind of product alone: its tickets, with every counter as the call before has left it. `*of_plain`: the median
+ * of its rate, of `flop` in all, over the plain product's before it.
+ */
 static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gpu_unit> &all, int kind, int which,
-                        int repeats) {
+                        int repeats, double flop, Plain &plain, float *of_plain) {
     fy_gpu_call call;
     fy_gpu_backward back;
     ferry_backward_args args = r.args;
@@ -635,8 +677,11 @@ static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gp
     state.tickets = (int)tickets;
     state.take_ticket = 0;
     state.take_pull = state.take_sum = state.take_head = 0x3fffffff;
-    std::vector<float> ms;
+    std::vector<float> ms, ratio;
     for (int i = 0; i < repeats + 2; i++) {
+        usleep(20000);
+        double rate = plain.rate(r.stream);
+        usleep(20000);
         CHECK(cudaMemcpyAsync(back.table.state, &state, sizeof state, cudaMemcpyDefault, r.stream));
         CHECK(cudaEventRecord(r.begin, r.stream));
         fy_launcher to = {r.stream};
@@ -645,9 +690,12 @@ static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gp
         CHECK(cudaStreamSynchronize(r.stream));
         float t;
         CHECK(cudaEventElapsedTime(&t, r.begin, r.end));
-        if (i >= 2) ms.push_back(t);
+        if (i < 2) continue;
+        ms.push_back(t);
+        ratio.push_back((float)(flop / t / rate));
     }
     (void)c;
+    *of_plain = median(ratio);
     return median(ms);
 }
 
@@ -658,7 +706,8 @@ static void run_time(const char *only, int repeats) {
                                    {"dsv4pro-slice", 2048, 7168, 3072, 0, 6, 6, 0, "random"},
                                    {"qwen3-30b-a3b", 8192, 2048, 768, 0, 128, 8, 0, "random"},
                                    {"olmoe", 8192, 2048, 1024, 0, 64, 8, 0, "random"},
-                                   {"mixtral-8x7b", 8192, 4096, 14336, 0, 8, 2, 0, "random"}};
+                                   {"mixtral-8x7b", 8192, 4096, 14336, 0, 8, 2, 0, "random"},
+                                   {"dsv3-eighth", 1024, 7168, 2048, 0, 32, 8, 0, "random"}};
     for (const Problem &p : shapes) {
         if (only && !strstr(only, p.name)) continue;
         Bench b;
@@ -667,6 +716,7 @@ static void run_time(const char *only, int repeats) {
         fill_noise<<<1024, 256>>>((__nv_bfloat16 *)b.g, b.blocks * 64 * p.I, 21, 1.0f);
         fill_noise<<<1024, 256>>>((__nv_bfloat16 *)b.u, b.blocks * 64 * p.I, 22, 1.0f);
         double unit = 2.0 * b.rows * p.H * p.I;
+        static Plain plain;
         for (int f32 = 0; f32 < 2; f32++) {
             Setting c = {0, 0, -1, usual, f32 != 0, false, false, 3};
             Bench::Run r;
@@ -683,17 +733,21 @@ static void run_time(const char *only, int repeats) {
             std::vector<fy_gpu_unit> units(state.units + 1);
             CHECK(cudaMemcpy(units.data(), r.gradient.call.table.unit, units.size() * sizeof units[0],
                              cudaMemcpyDefault));
-            float all = median(ms), grad = 0, dx = 0;
-            if (!f32) {
-                grad = time_alone(r, c, units, FY_GRAD, -1, repeats);
-                dx = time_alone(r, c, units, FY_DX, -1, repeats);
-            }
-            float up = time_alone(r, c, units, FY_WEIGHT, 0, repeats),
-                  down = time_alone(r, c, units, FY_WEIGHT, 2, repeats);
-            printf("%-14s %s rows %lld: all %.3f ms %.0f TFLOP/s;", p.name, f32 ? "F32 " : "BF16", (long long)b.rows,
+            float all = median(ms);
+            printf("%-14s %s rows %lld: all %.3f ms %.0f TFLOP/s", p.name, f32 ? "F32 " : "BF16", (long long)b.rows,
                    all, 6 * unit / all / 1e9);
-            if (!f32) printf(" grad %.3f %.0f; dx %.3f %.0f;", grad, unit / grad / 1e9, dx, 2 * unit / dx / 1e9);
-            printf(" dWg+dWu %.3f %.0f; dWd %.3f %.0f\n", up, 2 * unit / up / 1e9, down, unit / down / 1e9);
+            const struct {
+                const char *name;
+                int kind, which, units;
+            } alone[4] = {
+                {"grad", FY_GRAD, -1, 1}, {"dx", FY_DX, -1, 2}, {"dWg+dWu", FY_WEIGHT, 0, 2}, {"dWd", FY_WEIGHT, 2, 1}};
+            for (const auto &a : alone) {
+                if (f32 && a.kind != FY_WEIGHT) continue;
+                float of_plain;
+                float t = time_alone(r, c, units, a.kind, a.which, repeats, a.units * unit, plain, &of_plain);
+                printf("; %s %.3f ms %.0f TFLOP/s, %.2f of plain", a.name, t, a.units * unit / t / 1e9, of_plain);
+            }
+            printf("\n");
             fflush(stdout);
             b.close(r);
         }

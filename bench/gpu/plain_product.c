@@ -12,7 +12,7 @@ FERRY_API const char *plain_product(const void *a, const void *b, void *c, int64
                                     void *stream);
 
 static ferry_status map(CUtensorMap *to, const void *data, int64_t rows, int64_t columns, int box, const char *name) {
-    return fy_gpu_map(to, (fy_gpu_array){data, 0, rows, columns, 0, columns, name}, box);
+    return fy_gpu_map(to, (fy_gpu_array){data, 0, rows, columns, 0, columns, name, FERRY_BF16}, box);
 }
 
 const char *plain_product(const void *a, const void *b, void *c, int64_t rows, int64_t columns, int64_t depth,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver's functions, looked up once for the process by the first of maps.c, maps_gradient.c and memory.c that
+ * The driver's functions, looked up once for the process by the first of maps.c and memory.c that
  * needs them. A look-up that failed is made again by the next call.
  */
 #include "cuda/driver.h"

@@ -54,15 +54,16 @@ static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank) {
 static ferry_status map_own_memory(fy_gpu_engine *e) {
     const fy_shape *s = &e->shape;
     fy_gpu_call *c = &e->call;
-    fy_gpu_array x = {c->table.x_ring, 0, s->ring_rows, s->hidden, 0, s->hidden, "x ring"};
-    fy_gpu_array h = {c->table.h_ring, 0, s->ring_rows, s->intermediate, 0, s->intermediate, "h ring"};
+    fy_gpu_array x = {c->table.x_ring, 0, s->ring_rows, s->hidden, 0, s->hidden, "x ring", FERRY_BF16};
+    fy_gpu_array h = {c->table.h_ring, 0, s->ring_rows, s->intermediate, 0, s->intermediate, "h ring", FERRY_BF16};
     FY_TRY(fy_gpu_map(&c->routed.x, x, FY_TILE_M));
     FY_TRY(fy_gpu_map(&c->routed.x_short, x, FY_BLOCK_ROWS));
     FY_TRY(fy_gpu_map(&c->routed.h, h, FY_TILE_M));
     FY_TRY(fy_gpu_map(&c->routed.h_short, h, FY_BLOCK_ROWS));
     if (s->shared == 0 || s->max_tokens == 0) return FERRY_OK;
-    fy_gpu_array staged = {c->peer[c->rank] + c->at.x, 0, s->max_tokens, s->hidden, 0, s->hidden, "staged tokens"};
-    fy_gpu_array sh = {c->table.shared_h, 0, s->max_tokens, s->shared, 0, s->shared, "shared h"};
+    fy_gpu_array staged = {
+        c->peer[c->rank] + c->at.x, 0, s->max_tokens, s->hidden, 0, s->hidden, "staged tokens", FERRY_BF16};
+    fy_gpu_array sh = {c->table.shared_h, 0, s->max_tokens, s->shared, 0, s->shared, "shared h", FERRY_BF16};
     FY_TRY(fy_gpu_map(&c->shared_expert.x, staged, FY_TILE_M));
     FY_TRY(fy_gpu_map(&c->shared_expert.x_short, staged, FY_BLOCK_ROWS));
     FY_TRY(fy_gpu_map(&c->shared_expert.h, sh, FY_TILE_M));
@@ -123,10 +124,9 @@ void fy_gpu_engine_destroy(fy_gpu_engine *e) {
     memset(e, 0, sizeof *e);
 }
 
-static ferry_status map_weights(fy_gpu_engine *e, CUtensorMap *map, const ferry_matrices *m, int64_t matrices,
-                                int64_t rows, int64_t columns, int box_rows, const char *name) {
-    (void)e;
-    fy_gpu_array a = {m->base, matrices, rows, columns, m->expert_stride, m->row_stride, name};
+static ferry_status map_weights(CUtensorMap *map, const ferry_matrices *m, int64_t matrices, int64_t rows,
+                                int64_t columns, int box_rows, const char *name) {
+    fy_gpu_array a = {m->base, matrices, rows, columns, m->expert_stride, m->row_stride, name, FERRY_BF16};
     return fy_gpu_map(map, a, box_rows);
 }
 
@@ -143,9 +143,14 @@ static ferry_status map_weight_tables(fy_gpu_engine *e, const ferry_weights *w, 
                 const ferry_matrices *m = kind[k];
                 const uint16_t *data =
                     m->table ? m->table[first + i] : (const uint16_t *)m->base + (first + i) * m->expert_stride;
-                fy_gpu_array a = {
-                    data,          1,      k < 2 ? s->intermediate : s->hidden, k < 2 ? s->hidden : s->intermediate, 0,
-                    m->row_stride, name[k]};
+                fy_gpu_array a = {data,
+                                  1,
+                                  k < 2 ? s->intermediate : s->hidden,
+                                  k < 2 ? s->hidden : s->intermediate,
+                                  0,
+                                  m->row_stride,
+                                  name[k],
+                                  FERRY_BF16};
                 FY_TRY(fy_gpu_map(&map[i], a, k < 2 ? FY_HALF_N : FY_TILE_N));
             }
             FY_CUDA(fy_launch_maps(e->call.table.weight_map + k * s->local_experts + first, map, count, stream),
@@ -161,16 +166,15 @@ static ferry_status map_all_weights(fy_gpu_engine *e, const ferry_weights *w, fy
     c->tables_of_weights = w->gate.table || w->up.table || w->down.table;
     if (local > 0 && c->tables_of_weights) FY_TRY(map_weight_tables(e, w, stream));
     if (local > 0 && !c->tables_of_weights) {
-        FY_TRY(map_weights(e, &c->routed.gate, &w->gate, local, s->intermediate, s->hidden, FY_HALF_N, "gate weights"));
-        FY_TRY(map_weights(e, &c->routed.up, &w->up, local, s->intermediate, s->hidden, FY_HALF_N, "up weights"));
-        FY_TRY(map_weights(e, &c->routed.down, &w->down, local, s->hidden, s->intermediate, FY_TILE_N, "down weights"));
+        FY_TRY(map_weights(&c->routed.gate, &w->gate, local, s->intermediate, s->hidden, FY_HALF_N, "gate weights"));
+        FY_TRY(map_weights(&c->routed.up, &w->up, local, s->intermediate, s->hidden, FY_HALF_N, "up weights"));
+        FY_TRY(map_weights(&c->routed.down, &w->down, local, s->hidden, s->intermediate, FY_TILE_N, "down weights"));
     }
     if (s->shared == 0) return FERRY_OK;
-    FY_TRY(map_weights(e, &c->shared_expert.gate, &w->shared_gate, 1, s->shared, s->hidden, FY_HALF_N,
+    FY_TRY(map_weights(&c->shared_expert.gate, &w->shared_gate, 1, s->shared, s->hidden, FY_HALF_N,
                        "shared gate weights"));
-    FY_TRY(
-        map_weights(e, &c->shared_expert.up, &w->shared_up, 1, s->shared, s->hidden, FY_HALF_N, "shared up weights"));
-    return map_weights(e, &c->shared_expert.down, &w->shared_down, 1, s->hidden, s->shared, FY_TILE_N,
+    FY_TRY(map_weights(&c->shared_expert.up, &w->shared_up, 1, s->shared, s->hidden, FY_HALF_N, "shared up weights"));
+    return map_weights(&c->shared_expert.down, &w->shared_down, 1, s->hidden, s->shared, FY_TILE_N,
                        "shared down weights");
 }
 

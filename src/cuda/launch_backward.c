@@ -8,13 +8,13 @@
 #include "cuda/error.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels_backward.h"
-#include "cuda/maps_gradient.h"
+#include "cuda/maps.h"
 #include "rules/ring.h"
 
 #include <string.h>
 
 static ferry_status map_rows(CUtensorMap *map, const void *data, int64_t rows, int64_t columns, const char *name) {
-    fy_gpu_array a = {data, 0, rows, columns, 0, columns, name};
+    fy_gpu_array a = {data, 0, rows, columns, 0, columns, name, FERRY_BF16};
     return fy_gpu_map(map, a, FY_BLOCK_ROWS);
 }
 
@@ -136,8 +136,8 @@ typedef struct family {
 } family;
 
 static ferry_status map_one(CUtensorMap *map, const family *f, const void *data, int64_t count) {
-    fy_gpu_array a = {data, count, f->rows, f->columns, f->of->expert_stride, f->of->row_stride, f->name};
-    return f->of->dtype == FERRY_F32 ? fy_gpu_map_f32(map, a) : fy_gpu_map(map, a, FY_BLOCK_ROWS);
+    fy_gpu_array a = {data, count, f->rows, f->columns, f->of->expert_stride, f->of->row_stride, f->name, f->of->dtype};
+    return fy_gpu_map(map, a, FY_BLOCK_ROWS);
 }
 
 static ferry_status map_family(const family *f, int as_table, cudaStream_t stream) {

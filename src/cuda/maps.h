@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor maps for the copy engine: matrices of BF16 rows, read in swizzled boxes of 64 columns. */
+/* Tensor maps for the copy engine: matrices of BF16 or F32 rows in swizzled boxes of 128 bytes. */
 #ifndef FERRY_CUDA_MAPS_H
 #define FERRY_CUDA_MAPS_H
 
@@ -11,7 +11,8 @@
 typedef struct fy_gpu_array {
     const void *data;
     int64_t matrices, rows, columns, matrix_stride, row_stride;
-    const char *name; /* for errors */
+    const char *name;  /* for errors */
+    ferry_dtype dtype; /* BF16 or F32 */
 } fy_gpu_array;
 
 /* matrices == 0: a map of two dimensions, else of three. */

@@ -36,24 +36,4 @@ FY_DEVICE void fy_push_dweights(const fy_gpu_call &c, const fy_gpu_backward &b, 
     __stcg((float *)(c.peer[from.x] + b.at.dweights) + from.y, sum);
 }
 
-/* A warp has stored its part of a column tile of block `counter`, whose `rows` rows begin at `row`. */
-FY_DEVICE void fy_dx_signal(const fy_gpu_call &c, const fy_gpu_backward &b, int counter, int row, int rows, int lane) {
-    uint32_t all = 4 * fy_parts(c.hidden, FY_TILE_N), before = 0;
-    __syncwarp();
-    if (lane == 0) before = fy_fetch_add_acq_rel_gpu(&c.table.sent[counter], 1);
-    before = __shfl_sync(0xffffffffu, before, 0);
-    if (before + 1 != all) return;
-    fy_fence_sys();
-#pragma unroll 1
-    for (int r = lane; r < rows; r += 32) {
-        int rank = c.rank, token = row + r;
-        if (counter < c.max_blocks) {
-            int2 from = *(const int2 *)&c.table.source[row + r];
-            rank = from.x;
-            token = from.y / c.slots;
-        }
-        fy_add_relaxed_sys((uint32_t *)(c.peer[rank] + b.at.arrived) + token, 1);
-    }
-}
-
 #endif

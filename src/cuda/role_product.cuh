@@ -31,7 +31,7 @@ FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int thread) {
             fy_add_release_gpu(&c.table.made[s.counter], 1);
         }
     } else {
-        fy_push_signal(c, s.counter, s.row, s.rows, thread & 31);
+        fy_push_signal(c, c.at.arrived, s.counter, s.row, s.rows, thread & 31);
     }
     s.kind = FY_END;
 }

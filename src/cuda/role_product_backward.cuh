@@ -27,7 +27,7 @@ FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backwa
     if (thread % 32 == 0) held->kind = FY_LAST;
     int kind = fy_task_plain(s.kind), counter = s.row / FY_BLOCK_ROWS + (fy_task_is_shared(s.kind) ? c.max_blocks : 0);
     if (kind == FY_DX) {
-        fy_dx_signal(c, b, counter, s.row, s.rows, thread & 31);
+        fy_push_signal(c, b.at.arrived, counter, s.row, s.rows, thread & 31);
     } else if (thread == 0) {
         fy_store_wait_written();
         fy_fence_async();

@@ -50,14 +50,18 @@ FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const
     }
 }
 
-/* A warp has stored its part of a column tile of block `counter`, whose `rows` rows begin at `row`. */
-FY_DEVICE void fy_push_signal(const fy_gpu_call &c, int counter, int row, int rows, int lane) {
-    uint32_t all = 4 * (uint32_t)fy_divide_up(c.hidden, FY_TILE_N), before = 0;
+/*
+ * A warp has stored its part of a column tile of block `counter`, whose `rows` rows begin at `row`. `arrived`: where
+ * the owners' counters of tokens are.
+ */
+FY_DEVICE void fy_push_signal(const fy_gpu_call &c, uint64_t arrived, int counter, int row, int rows, int lane) {
+    uint32_t all = 4 * (((uint32_t)c.hidden + FY_TILE_N - 1) / FY_TILE_N), before = 0;
     __syncwarp();
     if (lane == 0) before = fy_fetch_add_acq_rel_gpu(&c.table.sent[counter], 1);
     before = __shfl_sync(0xffffffffu, before, 0);
     if (before + 1 != all) return;
     fy_fence_sys();
+#pragma unroll 1
     for (int r = lane; r < rows; r += 32) {
         int rank = c.rank, token = row + r;
         if (counter < c.max_blocks) {
@@ -65,7 +69,7 @@ FY_DEVICE void fy_push_signal(const fy_gpu_call &c, int counter, int row, int ro
             rank = from.x;
             token = from.y / c.slots;
         }
-        fy_add_relaxed_sys((uint32_t *)(c.peer[rank] + c.at.arrived) + token, 1);
+        fy_add_relaxed_sys((uint32_t *)(c.peer[rank] + arrived) + token, 1);
     }
 }
 

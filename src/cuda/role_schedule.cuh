@@ -209,6 +209,20 @@ FY_DEVICE fy_tile_place fy_place_of_tile(const fy_gpu_call &c, int tile, int *ex
     return fy_tile_at(c.table.first_block[e], c.table.first_block[e + 1], c.ring_blocks, tile - c.table.first_tile[e]);
 }
 
+/* The tile at a place; `number`: its own in the list that it goes to. */
+FY_DEVICE fy_gpu_tile fy_lay_tile(const fy_gpu_call &c, int number, int expert, const fy_tile_place &p) {
+    int64_t end = (int64_t)c.table.first_block[expert] * FY_BLOCK_ROWS + c.table.expert_rows[expert];
+    int64_t piece_end = p.piece_end * FY_BLOCK_ROWS, row = p.block * FY_BLOCK_ROWS;
+    end = end < piece_end ? end : piece_end;
+    fy_gpu_tile t = {};
+    t.expert = expert;
+    t.row = (int32_t)row;
+    t.rows = (int32_t)(end - row < FY_TILE_M ? end - row : FY_TILE_M);
+    t.piece_first = number - (int)((p.block - p.piece_first) / FY_TILE_BLOCKS);
+    t.piece_count = (int)fy_divide_up(p.piece_end - p.piece_first, FY_TILE_BLOCKS);
+    return t;
+}
+
 /* Reports bad ids and too many tokens of any rank to the host; true when the call does nothing. */
 FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call) {
     const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[call & 1]);
@@ -497,16 +511,7 @@ FY_DEVICE void fy_place_role(const fy_gpu_call &c, int blocks) {
         fy_tile_place p = fy_place_of_tile(c, (int)t, &expert);
         int m = (int)(p.block / c.ring_blocks);
         int walk = tiles - c.table.macro_tile[m + 1] + (int)t - c.table.macro_tile[m];
-        int64_t end = (int64_t)c.table.first_block[expert] * FY_BLOCK_ROWS + c.table.expert_rows[expert];
-        int64_t piece_end = p.piece_end * FY_BLOCK_ROWS, row = p.block * FY_BLOCK_ROWS;
-        end = end < piece_end ? end : piece_end;
-        fy_gpu_tile tile = {};
-        tile.expert = expert;
-        tile.row = (int32_t)row;
-        tile.rows = (int32_t)(end - row < FY_TILE_M ? end - row : FY_TILE_M);
-        tile.piece_first = walk - (int)((p.block - p.piece_first) / FY_TILE_BLOCKS);
-        tile.piece_count = (int)fy_divide_up(p.piece_end - p.piece_first, FY_TILE_BLOCKS);
-        c.table.tile[walk] = tile;
+        c.table.tile[walk] = fy_lay_tile(c, walk, expert, p);
     }
     int shared_blocks = c.shared > 0 ? (int)fy_divide_up(state->tokens, FY_BLOCK_ROWS) : 0;
     for (int64_t b = thread; b < state->blocks; b += threads) c.table.pulled[b] = c.table.made[b] = c.table.sent[b] = 0;

@@ -128,15 +128,7 @@ FY_DEVICE int fy_lay_tiles(const fy_gpu_call &c, const fy_gpu_backward &b, int t
         int expert;
         fy_tile_place p = fy_place_of_tile(c, t, &expert);
         int first_block = c.table.first_block[expert];
-        int64_t end = (int64_t)first_block * FY_BLOCK_ROWS + c.table.expert_rows[expert];
-        int64_t piece_end = p.piece_end * FY_BLOCK_ROWS, row = p.block * FY_BLOCK_ROWS;
-        end = end < piece_end ? end : piece_end;
-        fy_gpu_tile tile = {};
-        tile.expert = expert;
-        tile.row = (int32_t)row;
-        tile.rows = (int32_t)(end - row < FY_TILE_M ? end - row : FY_TILE_M);
-        tile.piece_first = t - (int)((p.block - p.piece_first) / FY_TILE_BLOCKS);
-        tile.piece_count = (int)fy_divide_up(p.piece_end - p.piece_first, FY_TILE_BLOCKS);
+        fy_gpu_tile tile = fy_lay_tile(c, t, expert, p);
         b.table.tile[t] = tile;
         int segment = b.table.first_segment[expert] + (int)(p.block / c.ring_blocks) - first_block / c.ring_blocks;
         for (int64_t i = p.block; i < p.block + FY_TILE_BLOCKS && i < p.piece_end; i++)
