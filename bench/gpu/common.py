@@ -229,18 +229,20 @@ def timed(f, events):
 
 def measure(functions, rounds, warm=3):
     """Median over rounds of each function's time on the slowest rank, in ms, with the least and the most. In a round
-    the functions take turns, each after a barrier on the GPUs. Before it the GPUs rest for about 0.15 ms, so that what
-    the host takes to enqueue barrier and function is in no time."""
-    rows = []
+    the functions take turns, each after a barrier on the GPUs; every round begins with another one, since the first
+    one runs on GPUs that were idle. Before it the GPUs rest for about 0.15 ms, so that what the host takes to enqueue
+    barrier and function is in no time."""
+    rows, n = [], len(functions)
     for r in range(rounds + warm):
         events = []
-        for f in functions:
+        for i in range(n):
             torch.cuda._sleep(300000)
             meet()
-            timed(f, events)
+            timed(functions[(r + i) % n], events)
         torch.cuda.synchronize()
         if r >= warm:
-            rows.append([a.elapsed_time(b) for a, b in events])
+            times = [a.elapsed_time(b) for a, b in events]
+            rows.append([times[(i - r) % n] for i in range(n)])
     times = torch.tensor(rows, dtype=torch.float64, device=DEVICE)
     if WORLD > 1:
         dist.all_reduce(times, op=dist.ReduceOp.MAX)

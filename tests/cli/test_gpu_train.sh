@@ -69,8 +69,8 @@ near gpu nodes
 
 # One of two processes dies.
 [ "$gpus" -ge 2 ] || finish
-"$FERRY" train --backend cuda --ranks 2 --processes --timeout 60 --steps 100000 --save "$work/kept" --save-every 50 \
-    >"$work/out" 2>"$work/err" &
+"$FERRY" train --backend cuda --data "$text" --ranks 2 --processes --timeout 60 --steps 100000 --save "$work/kept" \
+    --save-every 50 >"$work/out" 2>"$work/err" &
 job=$!
 if wait_for 60 test -s "$work/kept"; then
     victim=$(cut -d' ' -f2 "/proc/$job/task/$job/children")
