@@ -271,7 +271,7 @@ struct Bench {
             macro_tile.push_back(first_tile[e] + (int)fy_tiles_between(first_block[e], m * RB, RB));
         }
         macro_tile.push_back(first_tile[p.E]);
-        fy_gpu_kept kept = {7, p.N, (int)blocks, first_tile[p.E], (int)macros, (int)rows, 0, 0};
+        fy_gpu_kept kept = {7, p.N, (int)blocks, first_tile[p.E], (int)macros, (int)rows, 0, 0, 1};
         auto put = [&](void *to, const void *from, size_t n) { CHECK(cudaMemcpy(to, from, n, cudaMemcpyDefault)); };
         std::vector<int> expert(ids.begin(), ids.end());
         std::vector<float> w0 = weights;
@@ -645,8 +645,8 @@ struct Plain {
  * One kind of product alone: its tickets, with every counter as the call before has left it. `*of_plain`: the median
  * of its rate, of `flop` in all, over the plain product's before it.
  */
-static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gpu_unit> &all, int kind, int which,
-                        int repeats, double flop, Plain &plain, float *of_plain) {
+static float time_alone(Bench::Run &r, const std::vector<fy_gpu_unit> &all, int kind, int which, int repeats,
+                        double flop, Plain &plain, float *of_plain) {
     fy_gpu_call call;
     fy_gpu_backward back;
     ferry_backward_args args = r.args;
@@ -694,7 +694,6 @@ static float time_alone(Bench::Run &r, const Setting &c, const std::vector<fy_gp
         ms.push_back(t);
         ratio.push_back((float)(flop / t / rate));
     }
-    (void)c;
     *of_plain = median(ratio);
     return median(ms);
 }
@@ -744,7 +743,7 @@ static void run_time(const char *only, int repeats) {
             for (const auto &a : alone) {
                 if (f32 && a.kind != FY_WEIGHT) continue;
                 float of_plain;
-                float t = time_alone(r, c, units, a.kind, a.which, repeats, a.units * unit, plain, &of_plain);
+                float t = time_alone(r, units, a.kind, a.which, repeats, a.units * unit, plain, &of_plain);
                 printf("; %s %.3f ms %.0f TFLOP/s, %.2f of plain", a.name, t, a.units * unit / t / 1e9, of_plain);
             }
             printf("\n");

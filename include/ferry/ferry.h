@@ -339,11 +339,11 @@ FERRY_API int64_t ferry_layer_local_experts(const ferry_layer *layer, int rank);
 FERRY_API int64_t ferry_layer_expert_id(const ferry_layer *layer, int rank, int64_t index);
 
 /*
- * What a forward leaves for its backward: copies of x, ids and router weights, the schedule, and x, g, u of the
- * first context_rows rows in canonical order (and, unless that is 0, g and u of the shared expert). `memory` (of
- * plan.context_memory_bytes, aligned to 256) may be the caller's, who then keeps it alive; NULL: the layer allocates
- * it. A context may be used again after its backward, or destroyed without one. Several may be in flight, their
- * backwards in any order. Destroy before the layer.
+ * What a forward leaves for its backward: copies of x (on CUDA where some rank may want it again), ids and router
+ * weights, the schedule, and x, g, u of the first context_rows rows in canonical order (and, unless that is 0, g and u
+ * of the shared expert). `memory` (of plan.context_memory_bytes, aligned to 256) may be the caller's, who then keeps it
+ * alive; NULL: the layer allocates it. A context may be used again after its backward, or destroyed without one.
+ * Several may be in flight, their backwards in any order. Destroy before the layer.
  */
 typedef struct ferry_context ferry_context;
 FERRY_API ferry_status ferry_context_create(ferry_layer *layer, void *memory, ferry_context **context);

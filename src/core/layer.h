@@ -11,6 +11,7 @@ typedef struct fy_shape {
     int rank, nranks;
     int64_t local_experts;
     int64_t minibatch_rows, ring_rows, context_rows; /* chosen and rounded: multiples of 64 */
+    int64_t least_context_rows;                      /* of any rank's context */
     int64_t max_rows;                                /* nranks * max_tokens * slots */
     int64_t max_blocks; /* 64-row blocks when every local expert's segment is padded to 64 */
     float limit;

@@ -20,6 +20,19 @@ static int64_t count_local(const ferry_layer_config *config, int rank, int nrank
     return count;
 }
 
+/* A balanced router sends every rank as many rows as a rank has slots; padding adds at most a block an expert. */
+static int64_t balanced_rows(const fy_shape *s, int64_t local_experts) {
+    return fy_round_to_blocks(s->max_tokens * s->slots) + local_experts * FY_BLOCK_ROWS;
+}
+
+/* Rows of the context of a rank with so many experts. */
+static int64_t context_rows(const ferry_layer_config *config, const fy_shape *s, int64_t local_experts) {
+    int64_t most = fy_most_blocks(local_experts == 0 ? 0 : s->nranks * s->max_tokens * s->slots, local_experts);
+    int64_t rows =
+        config->context_rows >= 0 ? fy_round_to_blocks(config->context_rows) : 2 * balanced_rows(s, local_experts);
+    return fy_least(rows, most * FY_BLOCK_ROWS);
+}
+
 ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend, int rank, int nranks,
                      int comm_workers, int compute_workers, fy_shape *shape, ferry_plan *plan) {
     fy_shape s = {.hidden = config->hidden,
@@ -39,12 +52,11 @@ ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend
     s.max_rows = s.local_experts == 0 ? 0 : nranks * s.max_tokens * s.slots;
     s.max_blocks = fy_most_blocks(s.max_rows, s.local_experts);
     int64_t all = fy_most(s.max_blocks, 1) * FY_BLOCK_ROWS;
-    /* A balanced router sends every rank as many rows as a rank has slots; padding adds at most a block an expert. */
-    int64_t balanced = fy_round_to_blocks(s.max_tokens * s.slots) + s.local_experts * FY_BLOCK_ROWS;
-    s.ring_rows = config->ring_rows > 0 ? fy_round_to_blocks(config->ring_rows) : balanced;
+    s.ring_rows = config->ring_rows > 0 ? fy_round_to_blocks(config->ring_rows) : balanced_rows(&s, s.local_experts);
     s.ring_rows = fy_most(fy_least(s.ring_rows, all), FY_BLOCK_ROWS);
-    s.context_rows = config->context_rows >= 0 ? fy_round_to_blocks(config->context_rows) : 2 * balanced;
-    s.context_rows = fy_least(s.context_rows, s.max_blocks * FY_BLOCK_ROWS);
+    s.context_rows = s.least_context_rows = context_rows(config, &s, s.local_experts);
+    for (int r = 0; r < nranks; r++)
+        s.least_context_rows = fy_least(s.least_context_rows, context_rows(config, &s, count_local(config, r, nranks)));
     s.minibatch_rows = fy_round_to_blocks(config->minibatch_rows);
     ferry_plan p = {.size = sizeof p, .local_experts = s.local_experts, .max_rows = s.max_rows};
     FY_TRY(backend->plan(&s, comm_workers, compute_workers, &p));

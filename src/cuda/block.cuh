@@ -55,6 +55,9 @@ FY_DEVICE fy_block *fy_block_of(uint8_t *shared) {
     return (fy_block *)(shared + FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES);
 }
 
+/* fy_divide_up in 32 bits: wide arithmetic costs the producer warps registers that they do not have. */
+FY_DEVICE int fy_parts(int value, uint32_t by) { return (int)(((uint32_t)value + by - 1) / by); }
+
 FY_DEVICE bool fy_is_make(int kind) { return kind == FY_MAKE || kind == FY_SHARED_MAKE; }
 FY_DEVICE bool fy_is_shared(int kind) { return kind == FY_SHARED_MAKE || kind == FY_SHARED_FINISH; }
 

@@ -10,10 +10,7 @@
 #include "cuda/block.cuh"
 #include "cuda/prim_wgmma_turned.cuh"
 
-enum {
-    FY_GRAD_STEPS = FY_TILE_N / 64, /* stages of g and u behind the operands of a gradient tile */
-    FY_HEAD_ROWS = 2                /* rows of a pull ticket of the first step */
-};
+enum { FY_GRAD_STEPS = FY_TILE_N / 64 }; /* stages of g and u behind the operands of a gradient tile */
 
 /* A product tile. */
 typedef struct fy_task {
@@ -61,9 +58,6 @@ FY_DEVICE fy_backward_block *fy_backward_block_of(uint8_t *shared) {
     return (fy_backward_block *)(shared + FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES);
 }
 
-/* fy_divide_up in 32 bits: wide arithmetic costs the producer warps registers that they do not have. */
-FY_DEVICE int fy_parts(int value, uint32_t by) { return (int)(((uint32_t)value + by - 1) / by); }
-
 /* The product of two numbers that are not negative, wide. */
 FY_DEVICE uint64_t fy_wide(int a, int b) { return (uint64_t)(uint32_t)a * (uint32_t)b; }
 
@@ -71,6 +65,12 @@ FY_DEVICE bool fy_task_is_shared(int kind) { return kind <= FY_SHARED_DX; }
 
 /* Of the kinds of an expert's own tiles, whoever's expert it is. */
 FY_DEVICE int fy_task_plain(int kind) { return fy_task_is_shared(kind) ? kind + (FY_REMAKE - FY_SHARED_REMAKE) : kind; }
+
+/* Stages that a tile is fed through; an expert without rows takes one, to carry the description. */
+FY_DEVICE int fy_stages_of(const fy_task &t) {
+    int kind = fy_task_plain(t.kind);
+    return kind == FY_DX ? 2 * t.depth : kind == FY_GRAD ? t.depth + FY_GRAD_STEPS : max(t.depth, 1);
+}
 
 /* The first block of rows, for a trace; -1: tokens of the shared expert. */
 FY_DEVICE int fy_rows_of(const fy_task &t) { return t.shared ? -1 : t.kind == FY_WEIGHT ? t.block : t.counter; }

@@ -21,11 +21,14 @@ enum {
     FY_HALF_N = 128,
     FY_TILE_K = 64, /* one step along the contraction: 128 bytes, one swizzle row */
     FY_STAGES = 4,
-    FY_CHUNK = 512,           /* slots that one block of the schedule sorts */
-    FY_SUM_COLUMNS = 1024,    /* of a token: the unit of summing */
-    FY_CLAIM = 4,             /* units that a warp claims at once */
+    FY_CHUNK = 512,        /* slots that one block of the schedule sorts */
+    FY_SUM_COLUMNS = 1024, /* of a token: the unit of summing */
+    FY_CLAIM = 4,          /* units that a warp claims at once */
+    /* Units at the end that are claimed one by one: sooner by warps that need long for one, having few registers. */
+    FY_LAST_OF_FEW = 8192,
+    FY_LAST_OF_MANY = 2048,
     FY_PULL_ROWS = 8,         /* rows of a pull ticket */
-    FY_FIRST_ROWS = 2,        /* at the head of the walk, where all warps pull */
+    FY_HEAD_ROWS = 2,         /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head is as many steps as have so many bytes of rows, at least one */
     FY_GROUP_TILES = 16,      /* row tiles that share a column of weights before the next column is taken */
     FY_LAST_GROUP_TILES = 4,  /* in the last step: tokens then complete one group after the other */
@@ -204,8 +207,9 @@ typedef struct fy_gpu_call {
     int32_t *expert_rows; /* [experts] rows over all ranks for the caller, or NULL */
     ferry_load *load;     /* for the caller, or NULL */
     fy_gpu_keep_maps keep, keep_shared;
-    int32_t context_blocks; /* so many first blocks keep x, g, u in the context, others g and u in the ring */
-    uint16_t *saved_x;      /* NULL: there is no context */
+    int32_t least_context_blocks; /* of any rank's context */
+    int32_t context_blocks;       /* so many first blocks keep x, g, u in the context, others g and u in the ring */
+    uint16_t *saved_x;            /* NULL: there is no context */
     uint32_t
         *ring_call; /* [2] forwards whose first macrobatch the ring holds, whose x is staged; any forward clears both */
     fy_gpu_trace trace;

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             fy_pull_head<KEEP>(c);
             if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role<KEEP>(c);
         }
-        fy_sum_role<TRACE ? 2 : 4, 1, 8192>(c); /* a trace takes registers */
+        fy_sum_role<TRACE ? 2 : 4, 1, FY_LAST_OF_FEW>(c); /* a trace takes registers */
     } else {
         fy_registers_take<216>();
         fy_pull_head<KEEP>(c);
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             fy_product_role<KEEP>(c, shared, group - 1);
         else
             fy_pull_role<KEEP>(c);
-        fy_sum_role<8, KEEP || TRACE ? 2 : 4, 2048>(c);
+        fy_sum_role<8, KEEP || TRACE ? 2 : 4, FY_LAST_OF_MANY>(c);
     }
     __syncthreads();
     fy_trace_close(c);

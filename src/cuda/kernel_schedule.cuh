@@ -28,7 +28,6 @@ __global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant
 template <int TRACE>
 __global__ void __launch_bounds__(1024) fy_wait_kernel(const __grid_constant__ fy_gpu_call c) {
     cudaGridDependencySynchronize();
-    cudaTriggerProgrammaticLaunchCompletion();
     fy_wait_role(c);
 }
 

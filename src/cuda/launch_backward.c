@@ -61,6 +61,7 @@ ferry_status fy_gpu_gradient_create(fy_gpu_gradient *d, fy_gpu_engine *engine) {
         return status;
     }
     engine->call.context_blocks = d->call.context_blocks;
+    engine->call.least_context_blocks = (int32_t)(s->least_context_rows / FY_BLOCK_ROWS);
     engine->call.ring_call = &d->call.table.state->ring_call;
     return FERRY_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The choosing thread of a block in the backward: takes tickets in order, describes the tile and waits until its inputs
- * are there, while the loading thread feeds the tile before, whose stages therefore never run dry for a ticket. No
+ * are there, while the loading thread feeds the tile before, whose stages do not run dry for the taking of a ticket. No
  * earlier: a ticket that waits here behind a whole tile keeps those that depend on it waiting.
  * Reads: unit, tile and segment tables.  Writes: shared memory alone.
  * Waits on: pulled[block] (rows of dout and x), remade[block], made[block], ready[segment], turn[tile]; begun

@@ -5,7 +5,8 @@
  * Reads: rows of x, g, u (context or ring), dout, dg, du, w h'; weights.  Writes: shared memory alone.
  * Waits on: chosen, empty[stage], both inside the block.
  * Publishes: begun, when a tile is nearly fed; full[stage], whose first one of a tile also tells the consumers of the
- * tile. Registers: the producer warpgroup's 72.
+ *            tile.
+ * Registers: the producer warpgroup's 72.
  */
 #ifndef FERRY_CUDA_ROLE_LOAD_BACKWARD_CUH
 #define FERRY_CUDA_ROLE_LOAD_BACKWARD_CUH
@@ -16,18 +17,19 @@
 
 enum { FY_CHOOSE_AT = 8 }; /* a tile's stages that are left to feed when the next ticket is taken */
 
-/* The next stage to fill, and how many of the tile's come before the next ticket is to be taken; negative: it is. */
+/* The next stage to fill, and how many of the tile's are filled until the next ticket is to be taken; negative: it is.
+ */
 typedef struct fy_feed {
     fy_backward_block *block;
     uint8_t *shared;
     int stage;
     uint32_t parity;
-    int before;
+    int until_next;
 } fy_feed;
 
 /* Once the stage is empty. */
 FY_DEVICE void fy_feed_open(fy_feed &f) {
-    if (f.before-- == 0) fy_barrier_arrive(&f.block->begun);
+    if (f.until_next-- == 0) fy_barrier_arrive(&f.block->begun);
     fy_barrier_wait(&f.block->empty[f.stage], f.parity ^ 1);
 }
 
@@ -147,12 +149,6 @@ FY_DEVICE void fy_feed_gate_up(fy_feed &f, const fy_gpu_call &c, const fy_gpu_ba
     }
 }
 
-/* Stages that a tile is fed through. */
-FY_DEVICE int fy_stages_of(const fy_task &t) {
-    int kind = fy_task_plain(t.kind);
-    return kind == FY_DX ? 2 * t.depth : kind == FY_GRAD ? t.depth + FY_GRAD_STEPS : max(t.depth, 1);
-}
-
 FY_DEVICE void fy_feed_task(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t) {
     if (t.kind == FY_WEIGHT) {
         fy_feed_weight(f, c, b, t);
@@ -196,7 +192,7 @@ FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward
             fy_barrier_arrive(&f.block->full[f.stage]);
             return;
         }
-        f.before = max(0, fy_stages_of(t) - FY_CHOOSE_AT);
+        f.until_next = max(0, fy_stages_of(t) - FY_CHOOSE_AT);
         fy_trace_begin(0, fy_rows_of(t));
         fy_feed_task(f, c, b, t);
         fy_trace_end(0, FY_MARK_FEED);

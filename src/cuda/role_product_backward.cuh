@@ -115,7 +115,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
         int kind = fy_task_plain(t.kind);
         int products = kind == FY_DX ? 2 * t.depth : t.depth;
         if (t.rows <= group * FY_BLOCK_ROWS) {
-            fy_pass_stages(shared, stage, group, thread, products + (kind == FY_GRAD ? FY_GRAD_STEPS : 0));
+            fy_pass_stages(shared, stage, group, thread, fy_stages_of(t));
             fy_send_backward_signal<READY>(c, b, shared);
             continue;
         }
@@ -123,7 +123,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
         /* Each kind has its whole way to itself: joined ones make the compiler move accumulators between products. */
         if (kind == FY_WEIGHT) {
             if (products == 0) {
-                fy_pass_stages(shared, stage, group, thread, 1);
+                fy_pass_stages(shared, stage, group, thread, fy_stages_of(t));
                 fy_store_no_weight(c, b, t, buffer, group, thread);
                 if (READY) fy_send_backward_signal<READY>(c, b, shared); /* or the next one would take its place */
             } else if (!t.resumes) {

@@ -117,10 +117,10 @@ FY_DEVICE int fy_take(uint32_t *counter, int tickets, int lane) {
 /* The head's rows: waits for nobody, so every warp may help before it does what it is for. */
 template <bool KEEP>
 FY_DEVICE void fy_pull_head(const fy_gpu_call &c) {
-    const int per_tile = FY_TILE_M / FY_FIRST_ROWS;
+    const int per_tile = FY_TILE_M / FY_HEAD_ROWS;
     int lane = threadIdx.x & 31, ticket;
     while ((ticket = fy_take(&c.table.state->take_head, c.table.state->head_tiles * per_tile, lane)) >= 0)
-        fy_pull_ticket<FY_FIRST_ROWS, KEEP>(c, ticket, false, lane);
+        fy_pull_ticket<FY_HEAD_ROWS, KEEP>(c, ticket, false, lane);
 }
 
 template <bool KEEP>

@@ -3,7 +3,7 @@
  * The pull of the backward: warps beside the loading thread take tickets of FY_PULL_ROWS rows in walk order and copy
  * rows of dout, and of x where neither the context nor the ring has it, from their owners' staged memory into the
  * ring. A token that several rows of one macrobatch want is read once and stored to all of them. The router weight of
- * every row comes along. The rows of the walk's first step are an exception: all warps bring them, in small tickets.
+ * every row comes along. The rows at the head of the walk are an exception: all warps bring them, in small tickets.
  * Rows between an expert's last row and the end of its block become zeros in dout and x, which weight gradients
  * contract over.
  * Reads: tile table, source[row], slot_row; staged dout, x and weights of all ranks.
@@ -87,7 +87,7 @@ FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, i
 }
 
 /* Lane k: the row that slot k of the token has here, if the pull of `row` may bring it: in the same macrobatch, and not
- * of the first step; -1 otherwise. */
+ * of the head; -1 otherwise. */
 FY_DEVICE int fy_row_of_slot(const fy_gpu_call &c, const fy_gpu_backward &b, int rank, int slot, int row, int lane) {
     if (lane >= c.slots) return -1;
     int mine = c.table.slot_row[fy_wide(rank, c.max_tokens * c.slots) + (uint32_t)(slot / c.slots * c.slots + lane)];

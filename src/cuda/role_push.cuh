@@ -55,7 +55,7 @@ FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const
  * the owners' counters of tokens are.
  */
 FY_DEVICE void fy_push_signal(const fy_gpu_call &c, uint64_t arrived, int counter, int row, int rows, int lane) {
-    uint32_t all = 4 * (((uint32_t)c.hidden + FY_TILE_N - 1) / FY_TILE_N), before = 0;
+    uint32_t all = 4 * fy_parts(c.hidden, FY_TILE_N), before = 0;
     __syncwarp();
     if (lane == 0) before = fy_fetch_add_acq_rel_gpu(&c.table.sent[counter], 1);
     before = __shfl_sync(0xffffffffu, before, 0);

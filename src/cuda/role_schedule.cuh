@@ -323,8 +323,11 @@ FY_DEVICE int fy_rows_of_expert(const fy_gpu_call &c, const int32_t *counts, int
     return rows;
 }
 
-/* Counters: rows, those for peers' tokens, this rank's slots that have an expert, table bytes from peers, blocks. */
-FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call) {
+/*
+ * Rows that come here, and the blocks of the rank that has most, which the keep launch looks at; for the host also rows
+ * for peers' tokens, this rank's slots that have an expert, and table bytes from peers.
+ */
+FY_DEVICE void fy_count_rows(const fy_gpu_call &c, uint32_t call) {
     __shared__ int own_rows, remote_rows, own_slots, rank_blocks[FY_GPU_MAX_RANKS];
     if (threadIdx.x == 0) own_rows = remote_rows = own_slots = 0;
     if (threadIdx.x < FY_GPU_MAX_RANKS) rank_blocks[threadIdx.x] = 0;
@@ -349,7 +352,8 @@ FY_DEVICE void fy_count_traffic(const fy_gpu_call &c, uint32_t call) {
     for (int r = 0; r < c.ranks; r++) most_blocks = max(most_blocks, rank_blocks[r]);
     c.table.state->most_blocks = most_blocks;
     volatile fy_gpu_page *page = c.page;
-    c.table.state->rows = page->rows = rows;
+    c.table.state->rows = rows;
+    page->rows = rows;
     page->routed_products = 3 * (int64_t)rows;
     page->remote_rows = remote_rows;
     page->sum_rows = own_slots + (c.shared > 0 ? header[c.rank].tokens : 0);
@@ -412,6 +416,8 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         if (!fy_await<true>(c, flag, call, FY_AT_ENTER, threadIdx.x, c.enter_timeout_ns)) failed = 1;
     }
     __syncthreads();
+    /* Only now: blocks that have begun hold a part of the GPU, and no wait for peers may. */
+    cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_end(c, FY_LAUNCH_WAIT);
     fy_trace_launch_begin(c, FY_LAUNCH_LAY);
     if (threadIdx.x == 0) {
@@ -472,14 +478,15 @@ FY_DEVICE void fy_list_role(const fy_gpu_call &c) {
     if (threadIdx.x == 0) {
         fy_list_units(c, state->tokens, state->blocks, state->tiles, state->macrobatches);
         volatile fy_gpu_page *page = c.page;
-        page->backward = page->recomputed_rows = 0;
+        page->backward = 0;
+        page->recomputed_rows = 0;
         page->shared_products = 3 * (int64_t)state->tokens;
         page->tokens = state->tokens;
         page->macrobatches = state->macrobatches;
         page->steps = state->steps;
         page->blocks = state->blocks;
     }
-    fy_count_traffic(c, state->calls);
+    fy_count_rows(c, state->calls);
     if (c.load || c.expert_rows) fy_report_load(c, state->calls);
 }
 

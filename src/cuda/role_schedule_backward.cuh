@@ -57,7 +57,7 @@ FY_DEVICE void fy_keep_role(const fy_gpu_call &c, const fy_gpu_context &context,
         }
         return;
     }
-    bool keeps_x = c.shared > 0 || state->most_blocks > c.context_blocks;
+    bool keeps_x = c.shared > 0 || state->most_blocks > c.least_context_blocks;
     if (s.first == 0) {
         const volatile fy_gpu_page *page = c.page; /* what the schedule has counted for the host */
         fy_gpu_kept kept = {state->calls,           state->tokens,       state->blocks,
@@ -301,7 +301,7 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
     }
     __syncthreads();
     fy_trace_launch_end(c, FY_LAUNCH_ENTER);
-    /* Only now: a compute launch that has begun holds its multiprocessors, and no wait for peers may. */
+    /* Only now: blocks that have begun hold a part of the GPU, and no wait for peers may. */
     cudaTriggerProgrammaticLaunchCompletion();
     if (threadIdx.x == 0) {
         state->skip = failed;
@@ -315,7 +315,7 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
         b.table.state->finished = b.table.state->pulls = b.table.state->remote_pulls = 0;
         b.table.state->staged = 0;
         b.table.state->ringed = ringed;
-        b.table.state->x_call = kept.call;
+        if (kept.has_x) b.table.state->x_call = kept.call;
         /* The ring ends with the last macrobatch: still the forward's first only when there is no other. */
         b.table.state->ring_call = kept.macrobatches <= 1 ? kept.call : 0;
         if (!failed) fy_report_backward(c, b, kept, again);

@@ -122,7 +122,7 @@ FY_DEVICE uint32_t fy_claim(const fy_gpu_call &c, int group, int units, int part
     int left = units - (int)fy_load_relaxed(&c.table.state->claimed);
     uint32_t mask = ready & (((1u << (left < last ? 1 : FY_CLAIM)) - 1) << chosen);
     if (lane == 0) before = atomicOr(&c.table.claimed[group], mask);
-    mask &= ~__shfl_sync(0xffffffffu, before, 0);
+    mask = __shfl_sync(0xffffffffu, mask & ~before, 0);
     if (mask >> lane & 1) (void)fy_load_acquire_sys(arrived + unit / parts);
     if (lane == 0 && mask) fy_add_relaxed_gpu(&c.table.state->claimed, __popc(mask));
     __syncwarp();

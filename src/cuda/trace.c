@@ -123,10 +123,14 @@ static void tell(const trace_copy *copy, int worker, ferry_phase phase, int wait
     copy->observer->event(copy->observer->user, &e);
 }
 
+/* Launches follow each other; of one that lay beside the one before it the rest is told. */
 static void tell_launches(const trace_copy *copy) {
+    uint64_t last = 0;
     for (int i = 0; i < FY_LAUNCHES; i++) {
         uint64_t begin = copy->launch[2 * i], end = copy->launch[2 * i + 1];
-        if (end < begin) continue; /* not one of this call's */
+        if (begin < last) begin = last;
+        if (end < begin) continue; /* not one of this call's, or all of it beside another */
+        last = end;
         for (int first = 1; first >= 0; first--)
             tell(copy, -1, FERRY_PHASE_SCHEDULE, launch_words[i].waits, -1, launch_words[i].what, first ? begin : end,
                  first, 0);

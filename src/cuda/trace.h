@@ -17,8 +17,8 @@
     X(PLACE, 0, "tables of rows")                                                                                      \
     X(KEEP, 0, "copies for the backward")                                                                              \
     X(STAGE, 0, "staging of dout")                                                                                     \
-    X(ENTER, 1, "publication of the call by all ranks")                                                                \
-    X(LIST, 0, "list of tickets of the backward")
+    X(LIST, 0, "list of tickets of the backward")                                                                      \
+    X(ENTER, 1, "publication of the call by all ranks")
 
 enum fy_gpu_launch {
 #define FY_GPU_LAUNCH_ENUM(NAME, waits, what) FY_LAUNCH_##NAME,
