@@ -30,8 +30,15 @@ typedef struct script {
 #define BATCH(s, n)                                                                                                    \
     { .seed = s, .tokens = n, SIZES, .route = check_route_holes }
 
+#define CROWD .hidden = 72, .intermediate = 40, .experts = 6, .slots = 2, .route = route_crowd, .route_number = 205
+
 static int64_t route_first_rank(const check_problem *p, int64_t token, int64_t slot) {
     return token < p->route_number ? check_route_random(p, token, slot) : -1;
+}
+
+/* All slots of the first tokens to one expert, whose rank then has more rows than its context holds. */
+static int64_t route_crowd(const check_problem *p, int64_t token, int64_t slot) {
+    return token < p->route_number ? 4 : check_route_random(p, token, slot);
 }
 
 static const call_script scripts[] = {
@@ -55,6 +62,11 @@ static const call_script scripts[] = {
      "fA0 fB- bA0 ",
      {.ranks = 2, .max_tokens = 60, .save = CHECK_RECOMPUTE},
      .batch = {BATCH(1, 90), {.seed = 2, .tokens = 77, SIZES, .forward_only = 1}}},
+    /* Ranks 0 and 1 have two experts and room for 8 blocks of rows, 2 and 3 one and room for 6, rank 2 gets 7. */
+    {"rows beyond one rank's context but no other's, two forwards",
+     "fA0 fB1 bA0 bB1 ",
+     {.ranks = 4, .max_tokens = 64, .save = CHECK_BY_RULE},
+     .batch = {{.seed = 1, .tokens = 256, CROWD}, {.seed = 2, .tokens = 256, CROWD}}},
     {"a context is used again",
      "fA0 bA0 fB0 bB0 fC0 bC0 ",
      {.ranks = 2, .max_tokens = 60},

@@ -45,7 +45,8 @@ typedef enum check_layout {
     CHECK_TABLE     /* a pointer per expert, experts out of order, rows wider than their columns */
 } check_layout;
 
-typedef enum check_save { CHECK_SAVED, CHECK_HALF, CHECK_RECOMPUTE } check_save;
+/* Rows of the context: all of the busiest rank, half of them, none, or what the layer's rule says. */
+typedef enum check_save { CHECK_SAVED, CHECK_HALF, CHECK_RECOMPUTE, CHECK_BY_RULE } check_save;
 
 /* All zero is: 1 rank, threads, everything by rule, everything saved. */
 typedef struct check_way {

@@ -45,7 +45,8 @@ void check_layer_config(const check_batch *batch, const check_way *way, int32_t 
     config->minibatch_rows = way->minibatch;
     config->ring_rows = check_way_ring(way, batch);
     config->tune_file = ""; /* a test does not depend on what somebody has measured here */
-    config->context_rows = way->save == CHECK_SAVED ? rows : way->save == CHECK_HALF ? rows / 2 : 0;
+    const int64_t saved[] = {[CHECK_SAVED] = rows, [CHECK_HALF] = rows / 2, [CHECK_BY_RULE] = -1};
+    config->context_rows = saved[way->save];
     if (!way->scattered) return;
     for (int64_t e = 0; e < p->experts; e++) expert_rank[e] = check_way_expert_rank(way, p->experts, e);
     config->expert_rank = expert_rank;

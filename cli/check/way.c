@@ -59,7 +59,7 @@ int64_t check_way_ring(const check_way *way, const check_batch *batch) {
 }
 
 void check_describe(const check_problem *p, const check_way *way, char *to, size_t room) {
-    static const char *const saves[] = {"saved", "half saved", "recompute"};
+    static const char *const saves[] = {"saved", "half saved", "recompute", "saved by rule"};
     static const char *const layouts[] = {"separate", "fused", "table"};
     static const char *const parts[] = {"", " data first", " weight first"};
     static const char *const isas[] = {"", " portable", " avx2", " avx512"};
