@@ -6,7 +6,11 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-static const char *say(cudaError_t error) { return error == cudaSuccess ? NULL : cudaGetErrorString(error); }
+/* The runtime's words for this one speak of a version even where there is no driver at all. */
+static const char *say(cudaError_t error) {
+    if (error == cudaErrorInsufficientDriver) return "no CUDA driver (libcuda.so.1), or one older than this build's CUDA";
+    return error == cudaSuccess ? NULL : cudaGetErrorString(error);
+}
 
 static const char *find(cli_devices *devices) {
     struct cudaDeviceProp first;

@@ -87,6 +87,8 @@ def main():
     p.add_argument("--checkpoints", type=pathlib.Path, help="a folder")
     p.add_argument("--resume", action="store_true", help="go on from the latest checkpoint")
     o = p.parse_args()
+    if "LOCAL_WORLD_SIZE" not in os.environ:
+        p.error("start it by torchrun, for example: torchrun --nproc-per-node=4 examples/ddp_ep.py --ep 2")
 
     gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")

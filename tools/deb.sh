@@ -22,5 +22,8 @@ DEB_BUILD_OPTIONS="nocheck parallel=${JOBS:-1}" dpkg-buildpackage -us -uc -F >..
 }
 cd ..
 rm -rf ferry-*/
-lintian --allow-root --fail-on error,warning ./*.changes
+# It leaves files in its temporary folder.
+mkdir lintian
+TMPDIR=$PWD/lintian lintian --allow-root --fail-on error,warning ./*.changes
+rm -rf lintian
 ls ./*.deb

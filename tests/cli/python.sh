@@ -10,7 +10,7 @@ python_tests() {
     for python in ${FERRY_PYTHON-} python3 /usr/bin/python3 none; do
         "$python" -c "import pytest, $modules" 2>/dev/null && break
     done
-    [ "$python" != none ] || skip "no python3 with pytest, $modules"
+    [ "$python" != none ] || skip "no python3 with pytest, $modules (FERRY_PYTHON may name one)"
     FERRY_LIBRARY=$FERRY_BUILD/libferry.so "$python" -m pytest -q -rs -p no:cacheprovider "$@" ||
         problem "pytest ended with $?"
 }
