@@ -11,10 +11,7 @@
 #include "cli/mpi.h"
 #include "lm/error.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #define DEFAULT_TEXT "pride-and-prejudice.txt"
 
@@ -118,18 +115,6 @@ static const cli_command command = {
                 "ferry train --resume half.safetensors --ranks 8 --processes --sample 500\n"
                 "mpirun -n 4 --hostfile hosts ferry train --save model.safetensors --save-every 50\n"};
 
-/* A file that cannot be written should be known before the work, not after it. */
-static int check_place(const char *path) {
-    char folder[4096];
-    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder)
-        return cli_fail("a file's name has more than %d bytes", (int)sizeof folder - 1);
-    char *slash = strrchr(folder, '/');
-    if (slash == folder) slash++;
-    if (slash) *slash = 0;
-    const char *where = slash ? folder : ".";
-    return access(where, W_OK | X_OK) == 0 ? 0 : cli_fail("cannot write to %s: %s", where, strerror(errno));
-}
-
 static int prepare(train_job *job, const char **text_path, char *found, size_t room) {
     train_options *o = &job->options;
     int code = o->resume ? train_checkpoint_open(job) : 0;
@@ -139,11 +124,11 @@ static int prepare(train_job *job, const char **text_path, char *found, size_t r
                         (long long)job->first_step, (long long)o->steps);
     if (o->record_routing && job->first_step == o->steps)
         return cli_usage("--record-routing: there is no step to record; --steps is what %s has done", o->resume);
-    if (o->save && (code = check_place(o->save))) return code;
-    if (o->record_routing && (code = check_place(o->record_routing))) return code;
     if (!o->data && !cli_data_file(DEFAULT_TEXT, found, room))
         return cli_fail("the default text data/" DEFAULT_TEXT " is not there; name a text with --data");
     *text_path = o->data ? o->data : found;
+    code = train_places_check(o, *text_path);
+    if (code) return code;
     if (lm_text_load(&job->text, *text_path, job->config.sequences, job->config.length))
         return cli_fail("%s", lm_error());
     return 0;

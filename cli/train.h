@@ -34,7 +34,16 @@ typedef struct train_job {
 /* A cli_rank_main; `user` is the train_job. */
 int train_rank(void *user, const ferry_bootstrap *bootstrap, int rank);
 
+/* ---- Before the work (train_place.c) ---- */
+
+/* Whether --save and --record-routing can be written and replace nothing but a file of their kind. 0, or the exit code
+ * after a message. */
+int train_places_check(const train_options *options, const char *text_path);
+
 /* ---- Checkpoint files (train_checkpoint.c) ---- */
+
+/* Whether the file says that it is a checkpoint of this program. */
+int train_checkpoint_is(const safetensors_file *file);
 
 /* Opens job->options.resume, checks that it holds every tensor of the default model, and takes seed, schedule and step
  * from it. 0, or the exit code after a message. */

@@ -78,6 +78,11 @@ static void describe(metadata *m, const lm_config *config, int64_t step) {
 #undef PUT_REAL
 }
 
+int train_checkpoint_is(const safetensors_file *file) {
+    const char *format = safetensors_metadata(file, "format");
+    return format && strcmp(format, FORMAT) == 0;
+}
+
 /* A whole number >= 0 that the file must have. */
 static int read_integer(const train_job *job, const char *key, int64_t *value) {
     const char *text = safetensors_metadata(job->checkpoint, key);

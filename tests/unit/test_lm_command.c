@@ -243,6 +243,12 @@ static void test_record_routing(void **state) {
     routing_free(&other);
 
     assert_int_equal(train_small("--steps 1 --record-routing no/such"), 1);
+    assert_int_equal(train_small("--steps 1 --record-routing /tmp"), 1);
+    assert_non_null(strstr(said_err, "/tmp is there and is no regular file"));
+    assert_string_equal(said_out, ""); /* before the training */
+    assert_int_equal(train_small("--steps 1 --record-routing whole"), 1);
+    assert_non_null(strstr(said_err, "whole is there and is no routing file"));
+    assert_int_equal(train_small("--steps 1 --record-routing ./text"), 2);
     assert_int_equal(train_small("--steps 2 --resume whole --record-routing one"), 2);
     assert_non_null(strstr(said_err, "there is no step to record"));
 }
@@ -267,6 +273,36 @@ static void test_errors(void **state) {
     assert_int_equal(train("--data short"), 1);
     assert_non_null(strstr(said_err, "too short"));
     remove("short");
+}
+
+/* What --save must not replace is refused before the training starts. */
+static void test_save_place(void **state) {
+    (void)state;
+    static const struct {
+        const char *place;
+        int code;
+        const char *why;
+    } cases[] = {{"/tmp", 1, "/tmp is there and is no regular file"},
+                 {"/dev/full", 1, "/dev/full is there and is no regular file"},
+                 {"notes", 1, "notes is there and is no checkpoint"},
+                 {"one", 1, "one is there and is no checkpoint"}, /* a routing file */
+                 {"./text", 2, "--save: ./text is the text to learn"},
+                 {"new --record-routing new", 2, "are both new"}};
+    size_t size;
+    write_file("notes", "of somebody\n", 12);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "--steps 1 --save %s", cases[i].place);
+        assert_int_equal(train_small(line), cases[i].code);
+        assert_non_null(strstr(said_err, cases[i].why));
+        assert_string_equal(said_out, "");
+    }
+    char *notes = read_file("notes", &size);
+    assert_string_equal(notes, "of somebody\n");
+    free(notes);
+    write_file("notes", "", 0);
+    assert_int_equal(train_small("--steps 1 --save notes"), 0);
+    remove("notes");
 }
 
 static double number(json_t *object, const char *key) {
@@ -315,8 +351,8 @@ static void test_lines(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resume),         cmocka_unit_test(test_diverged), cmocka_unit_test(test_bad_checkpoints),
-        cmocka_unit_test(test_record_routing), cmocka_unit_test(test_errors),   cmocka_unit_test(test_json),
-        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_record_routing), cmocka_unit_test(test_errors),   cmocka_unit_test(test_save_place),
+        cmocka_unit_test(test_json),           cmocka_unit_test(test_lines),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
