@@ -7,6 +7,7 @@
 #include "cli/launch.h"
 #include "cli/machine.h"
 #include "cli/message.h"
+#include "cli/same_file.h"
 #include "rules/bf16.h"
 
 #include <inttypes.h>
@@ -214,6 +215,9 @@ int ferry_cmd_run(int argc, char **argv) {
         return cli_usage("--swiglu-limit: %g is no F32 number but 0, which means no clamp", o.swiglu_limit);
     o.in = paths[0];
     o.out = paths[1];
+    if (cli_same_file(o.in, o.out))
+        return cli_usage("%s and %s are the same file, whose inputs the results would replace; give another OUT", o.in,
+                         o.out);
     run_problem problem;
     code = run_problem_open(&problem, &o);
     if (!code) code = run(&o, &problem);

@@ -28,6 +28,19 @@ says err "--ranks 4 contradicts tokens_per_rank"
 expect 0 "$FERRY" run --ranks 3 --threads --threads "$work/split.safetensors" "$out"
 rm "$out"
 
+# Results never take the place of their inputs, whatever the name.
+cp "$in" "$work/kept.safetensors"
+ln "$in" "$work/hard.safetensors"
+ln -s in.safetensors "$work/soft.safetensors"
+for same in "$in" "$work/./in.safetensors" "$work/hard.safetensors" "$work/soft.safetensors"; do
+    expect 2 "$FERRY" run "$in" "$same"
+    says err "are the same file"
+    silent out
+done
+[ -L "$work/soft.safetensors" ] || problem "a link was replaced"
+cmp "$in" "$work/kept.safetensors" || problem "the inputs were overwritten"
+rm "$work/kept.safetensors" "$work/hard.safetensors" "$work/soft.safetensors"
+
 expect 1 "$FERRY" run "$work/absent.safetensors" "$out"
 says err "cannot be opened"
 expect 1 "$FERRY" run "$work" "$out"
