@@ -6,6 +6,7 @@
 #include "cli/knobs.h"
 
 #include "cli/machine.h"
+#include "cli/tune.h"
 #include "rules/ring.h"
 
 const cli_word knob_contexts[] = {{"saved", KNOB_CONTEXT_SAVED}, {"recompute", 0}, {NULL, 0}};
@@ -24,6 +25,7 @@ void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_confi
     config->comm_sms = (int)knobs->comm_sms;
     config->sm_margin = (int)knobs->sm_margin;
     config->tune_file = knobs->tune_file;
+    tune_file_remark(knobs->tune_file);
     if (knobs->context == KNOB_CONTEXT_RULE) config->context_rows = -1;
     if (knobs->context == KNOB_CONTEXT_SAVED) {
         /* Enough wherever ids send the slots: all to one rank, each expert's segment padded to a block. */

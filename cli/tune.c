@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define AT(field) .at = offsetof(tune_options, field)
@@ -217,8 +218,9 @@ int ferry_cmd_tune(int argc, char **argv) {
     if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
     if (!fy_tune_path(o.tune_file, path, sizeof path))
         return cli_usage("no tune file: give --tune-file, or set FERRY_TUNE_FILE or HOME");
-    if (o.list) return tune_file_list(path, (int)o.json);
+    int named = o.tune_file || getenv("FERRY_TUNE_FILE");
+    if (o.list) return tune_file_list(path, named, (int)o.json);
     if (!o.shape) return cli_usage("give --shape: a result is for one shape (or --list)");
-    code = tune_file_check(path);
+    code = tune_file_check(path, named);
     return code ? code : tune(&o, path);
 }

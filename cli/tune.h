@@ -53,10 +53,13 @@ double tune_median(const double *values, int count);
 /* Puts the entry in the place of one with its key, or at the end; other lines stay. 0, or the exit code after a
  * message. Readers see the old file or the new one. */
 int tune_file_put(const char *path, const fy_tune_entry *entry);
-/* Whether that could be done: to be known before the work. */
-int tune_file_check(const char *path);
-/* Prints all entries, and which lines are none. */
-int tune_file_list(const char *path, int json);
+/* Whether that could be done: to be known before the work. `named`: somebody chose the path, so that a folder that is
+ * missing is a mistake; otherwise it is made. */
+int tune_file_check(const char *path, int named);
+/* Prints all entries, and which lines are none. A named file has to be there. */
+int tune_file_list(const char *path, int named, int json);
+/* Remarks that layers will find nothing in a file that was given to them; NULL and "": nothing was given. */
+void tune_file_remark(const char *path);
 /* "minibatch_rows 512, fan_out each"; "by rule" */
 void tune_values(const fy_tune_entry *entry, char *to, size_t room);
 

@@ -47,6 +47,20 @@ static const char *why_not(void) {
     return errno == EINVAL ? "not a plain file" : errno == EFBIG ? "too large: layers pass it over" : strerror(errno);
 }
 
+/* Why layers find nothing at the path: no file, or a file of something else. NULL for tune files of any version and for
+ * empty files. */
+static const char *fault_of(const char *path) {
+    char *line = NULL;
+    size_t room = 0;
+    FILE *file = fy_tune_open(path);
+    if (!file) return why_not();
+    int lines = 0, good = 0;
+    for (; !good && getline(&line, &room, file) > 0; lines++) good = fy_tune_form(line);
+    free(line);
+    fclose(file);
+    return good || lines == 0 ? NULL : "not a tune file: no line of it begins with 'ferry-tune-'";
+}
+
 /* A file may end without a newline; what is added begins on a line of its own. */
 static int put_line(FILE *to, const char *line, size_t length) {
     int done = fwrite(line, 1, length, to) == length;
@@ -86,22 +100,25 @@ static int replace(const char *path, const fy_tune_entry *entry) {
     return code;
 }
 
-int tune_file_check(const char *path) {
+int tune_file_check(const char *path, int named) {
     char folder[4096];
     folder_of(path, folder, sizeof folder);
-    if (!make_folder(folder) || access(folder, W_OK | X_OK) != 0)
+    if ((!named && !make_folder(folder)) || access(folder, W_OK | X_OK) != 0)
         return cli_fail("%s: no folder for the tune file: %s", folder, strerror(errno));
-    FILE *file = fy_tune_open(path);
-    if (!file && errno != ENOENT) return cli_fail("%s: %s", path, why_not());
-    if (file) fclose(file);
-    return CLI_OK;
+    const char *fault = access(path, F_OK) == 0 ? fault_of(path) : NULL;
+    return fault ? cli_fail("%s: %s", path, fault) : CLI_OK;
+}
+
+void tune_file_remark(const char *path) {
+    const char *fault = path && *path ? fault_of(path) : NULL;
+    if (fault) cli_note("--tune-file: %s: %s; nothing comes from it", path, fault);
 }
 
 int tune_file_put(const char *path, const fy_tune_entry *entry) {
     char folder[4096];
     folder_of(path, folder, sizeof folder);
-    int made = make_folder(folder), turn = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (!made || turn < 0) return cli_fail("%s: no folder for the tune file: %s", folder, strerror(errno));
+    int turn = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (turn < 0) return cli_fail("%s: no folder for the tune file: %s", folder, strerror(errno));
     flock(turn, LOCK_EX);
     int code = replace(path, entry);
     close(turn);
@@ -172,12 +189,13 @@ static void list_line(const char *line, size_t length, int number, json_t *entri
     putchar('\n');
 }
 
-int tune_file_list(const char *path, int json) {
+int tune_file_list(const char *path, int named, int json) {
     char *line = NULL;
     size_t room = 0;
     ssize_t length;
+    const char *fault = named || access(path, F_OK) == 0 ? fault_of(path) : NULL;
+    if (fault) return cli_fail("%s: %s", path, fault);
     FILE *file = fy_tune_open(path);
-    if (!file && errno != ENOENT) return cli_fail("%s: %s", path, why_not());
     json_t *entries = json ? json_array() : NULL, *others = json ? json_array() : NULL;
     for (int number = 1; file && (length = getline(&line, &room, file)) > 0; number++)
         list_line(line, (size_t)length, number, entries, others);

@@ -32,6 +32,8 @@ typedef struct fy_tune_entry {
 void fy_tune_machine(const char *name, char to[FY_TUNE_NAME]);
 /* 1 and *entry when the line, with or without its newline, is an entry. */
 int fy_tune_parse(const char *line, fy_tune_entry *entry);
+/* Whether the line begins as entries of any version do. */
+int fy_tune_form(const char *line);
 /* The line with its newline. */
 void fy_tune_print(const fy_tune_entry *entry, char line[FY_TUNE_LINE]);
 int fy_tune_same_key(const fy_tune_entry *a, const fy_tune_entry *b);

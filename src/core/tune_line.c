@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char form[] = "ferry-tune-1", machine_field[] = "machine=";
+static const char family[] = "ferry-tune-", form[] = "ferry-tune-1", machine_field[] = "machine=";
 
 #define FIELD(name, least, most, key)                                                                                  \
     { #name, offsetof(fy_tune_entry, name), least, most, key }
@@ -77,6 +77,8 @@ int fy_tune_parse(const char *line, fy_tune_entry *entry) {
     *entry = e;
     return 1;
 }
+
+int fy_tune_form(const char *line) { return takes(&line, family); }
 
 void fy_tune_print(const fy_tune_entry *entry, char line[FY_TUNE_LINE]) {
     size_t room = FY_TUNE_LINE, n = (size_t)snprintf(line, room, "%s %s%s", form, machine_field, entry->machine);

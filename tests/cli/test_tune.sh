@@ -3,7 +3,7 @@
 # it, and a run's bits with and without it.
 . tests/cli/lib.sh
 
-file=$work/folder/tune
+file=$work/tune
 shape=64,32,4,2,150
 expect 0 "$FERRY" tune --shape $shape --quick --backward --ranks 2 --tune-file "$file"
 silent err
@@ -61,9 +61,33 @@ mkdir "$work/place"
 expect 1 "$FERRY" tune --shape 16,16,2,1,4 --quick --tune-file "$work/place"
 says err "not a plain file"
 silent out
-printf 'a \033[31m line\n' >"$work/colours"
+{ printf 'a \033[31m line\n' && cat "$file"; } >"$work/colours"
 expect 0 "$FERRY" tune --list --tune-file "$work/colours"
 says out "over: a ?[31m line"
-expect 0 "$FERRY" tune --list --tune-file "$work/absent"
+
+# A path that somebody named: no folder is made, nobody's file gets a line.
+expect 1 "$FERRY" tune --shape 16,16,2,1,4 --quick --tune-file "$work/typo/tune"
+says err "typo: no folder for the tune file: No such file or directory"
+[ ! -e "$work/typo" ] || problem "a folder was made"
+cp README.md "$work/notes"
+expect 1 "$FERRY" tune --shape 16,16,2,1,4 --quick --tune-file "$work/notes"
+says err "notes: not a tune file"
 silent out
+cmp README.md "$work/notes" || problem "a file of something else was changed"
+for path in notes absent; do
+    for list in "$FERRY tune --list --tune-file $work/$path" "env FERRY_TUNE_FILE=$work/$path $FERRY tune --list --json"; do
+        # shellcheck disable=SC2086
+        expect 1 $list
+        silent out
+        [ "$(wc -l <"$work/err")" -eq 1 ] || problem "not one sentence"
+    done
+    expect 0 "$FERRY" run --tune-file "$work/$path" "$in" "$work/tuned.safetensors"
+    says err "--tune-file: $work/$path: "
+done
+
+# The usual place: its folders are made, and it may be missing.
+expect 0 env -u FERRY_TUNE_FILE XDG_CACHE_HOME="$work/cache" "$FERRY" tune --list
+silent out
+expect 0 env -u FERRY_TUNE_FILE XDG_CACHE_HOME="$work/cache" "$FERRY" tune --shape 16,16,2,1,4 --quick
+[ -s "$work/cache/ferry/tune" ] || problem "nothing at the usual place"
 finish

@@ -202,7 +202,12 @@ static void test_file(void **unused) {
     e.backward = 0;
     e.minibatch_rows = 640;
     assert_int_equal(fy_tune_find(path, &found), 0);
-    assert_int_equal(tune_file_put(path, &e), CLI_OK); /* makes its folders */
+    assert_int_equal(tune_file_put(path, &e), CLI_FAILED);  /* no folder */
+    assert_int_equal(tune_file_check(path, 1), CLI_FAILED); /* a path that somebody named */
+    assert_int_equal(tune_file_list(path, 1, 0), CLI_FAILED);
+    assert_int_equal(tune_file_list(path, 0, 0), CLI_OK);
+    assert_int_equal(tune_file_check(path, 0), CLI_OK); /* makes its folders */
+    assert_int_equal(tune_file_put(path, &e), CLI_OK);
     found = e;
     found.minibatch_rows = 0;
     assert_int_equal(fy_tune_find(path, &found), 1);
@@ -257,14 +262,14 @@ static void test_file(void **unused) {
 
     /* Not plain files. */
     assert_int_equal(fy_tune_find(folder, &found), 0);
-    assert_int_equal(tune_file_check(folder), CLI_FAILED);
-    assert_int_equal(tune_file_list("/dev/zero", 0), CLI_FAILED);
+    assert_int_equal(tune_file_check(folder, 0), CLI_FAILED);
+    assert_int_equal(tune_file_list("/dev/zero", 1, 0), CLI_FAILED);
     snprintf(text, sizeof text, "%s/pipe", folder);
     assert_int_equal(mkfifo(text, 0600), 0);
     assert_int_equal(fy_tune_find(text, &found), 0);
     assert_int_equal(tune_file_put(text, &e), CLI_FAILED);
-    assert_int_equal(tune_file_list(text, 0), CLI_FAILED);
-    assert_int_equal(tune_file_check(path), CLI_OK);
+    assert_int_equal(tune_file_list(text, 0, 0), CLI_FAILED);
+    assert_int_equal(tune_file_check(path, 1), CLI_OK);
 }
 
 /* Writers that meet lose nothing, and a reader never finds half a file. */
