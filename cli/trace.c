@@ -2,6 +2,7 @@
 /* `ferry trace`: a timeline of every worker of every rank in one call. */
 #include "cli/trace.h"
 
+#include "cli/check/usage.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/launch.h"
@@ -50,7 +51,9 @@ static const cli_command command = {
     .about = "Records what every worker of every rank does in one call, and when it waits.\n\n"
              "Runs a forward (and a backward) to warm up and once more with its events kept. Prints what the phases "
              "took; writes the timeline to --out and --svg. On GPUs the workers are the roles inside every "
-             "multiprocessor.",
+             "multiprocessor.\n\n"
+             "Named shapes are traced as large as they are. A layer that needs more memory than is available is "
+             "refused.",
     .options = options,
     .examples = "ferry trace --shape 2048,256,16,4,1024 --ring 512 --svg timeline.svg\n"
                 "ferry trace --input layer.safetensors --ranks 4 --backward --out timeline.json\n"
@@ -87,7 +90,34 @@ static int most_processors(const trace_job *job, const cli_devices *devices) {
     return job->compute_workers > 0 && job->compute_workers < share ? job->compute_workers : share;
 }
 
-static int run(const trace_options *o, const run_problem *p) {
+/* Bytes of the host that the calls will touch, as no extents overflow them; tensors of a file stay in the file. */
+static double needed_bytes(const trace_job *job, int drawn) {
+    const run_problem *p = job->problem;
+    double rows = (double)(p->tokens * p->hidden), slots = (double)(p->tokens * p->slots);
+    double weights = 3.0 * (double)p->hidden * (double)p->intermediate * (double)p->experts;
+    double bytes = drawn ? 2 * (2 * rows + weights) + 8 * slots : 0; /* x, dout and weights; ids and their weights */
+    if (job->options->backend == FERRY_CUDA) return bytes;
+    bytes += 2 * rows;
+    if (job->options->backward) bytes += 2 * rows + 4 * (slots + weights);
+    for (int rank = 0; rank < p->nranks; rank++) {
+        ferry_plan plan = {.size = sizeof plan};
+        if (ferry_layer_plan(&job->config, FERRY_CPU, rank, p->nranks, job->comm_workers, job->compute_workers, &plan))
+            continue; /* said by the rank's own call */
+        bytes += (double)plan.layer_bytes + (job->options->backward ? (double)plan.context_bytes : 0);
+    }
+    return bytes;
+}
+
+/* Refused before anything is drawn: a machine that runs out of memory kills the process without a word. */
+static int check_memory(const trace_job *job, int drawn) {
+    double needed = needed_bytes(job, drawn), available = (double)check_usage_available();
+    if (available < 0 || needed <= available) return CLI_OK;
+    return cli_fail("the layer and its tensors need %.1f GB of memory, %.1f GB are available; give a smaller layer",
+                    1e-9 * needed, 1e-9 * available);
+}
+
+/* `block`: for tensors that are to be drawn; NULL when a file has them. */
+static int run(const trace_options *o, run_problem *p, trace_block *block) {
     trace_job job = {.options = o, .problem = p, .plan = {.size = sizeof job.plan}};
     int64_t events = o->events ? o->events : o->backend == FERRY_CUDA ? 16384 : 65536;
     cli_devices devices = {.count = 0};
@@ -98,10 +128,13 @@ static int run(const trace_options *o, const run_problem *p) {
     ferry_status status = ferry_layer_plan(&job.config, (ferry_backend)o->backend, 0, p->nranks, job.comm_workers,
                                            sms ? sms : job.compute_workers, &job.plan);
     if (status) return cli_fail_status(status, "planning the layer");
+    int code = check_memory(&job, block != NULL);
+    if (!code && block) code = trace_problem_fill(p, block);
+    if (code) return code;
     if (sms ? trace_log_create_gpu(&job.log, p->nranks, sms, events)
             : trace_log_create(&job.log, p->nranks, job.comm_workers, job.compute_workers, events))
         return cli_fail("no memory for %" PRId64 " events per worker", events);
-    int code = trace(&job);
+    code = trace(&job);
     trace_log_destroy(&job.log);
     return code;
 }
@@ -112,17 +145,17 @@ static int trace_input(const trace_options *o) {
     int code = run_problem_open(&problem, &as_run);
     if (!code && o->backward && !problem.dout)
         code = cli_usage("--backward needs the tensor 'dout', which %s has not", o->input);
-    if (!code) code = run(o, &problem);
+    if (!code) code = run(o, &problem, NULL);
     run_problem_close(&problem);
     return code;
 }
 
 static int trace_shape(const trace_options *o) {
     run_problem problem;
-    trace_block block;
-    int code = trace_problem_make(&problem, o, &block);
+    trace_block block = {.memory = NULL};
+    int code = trace_problem_size(&problem, o);
     if (code) return code;
-    code = run(o, &problem);
+    code = run(o, &problem, &block);
     trace_problem_free(&problem, &block);
     return code;
 }

@@ -72,14 +72,17 @@ typedef struct trace_options {
     int64_t backend, backward, events; /* events 0: not given */
 } trace_options;
 
-/* A layer with random inputs and weights, in memory that children share. `block` is freed by trace_problem_free. */
+/* Random inputs and weights of a layer, in memory that children share. */
 typedef struct trace_block {
     void *memory;
     size_t bytes;
 } trace_block;
 
-/* 0, or the exit code after a message; then nothing is left. Tokens are split as `ferry run` splits them. */
-int trace_problem_make(run_problem *problem, const trace_options *options, trace_block *block);
+/* The extents of --shape, with tokens split as `ferry run` splits them. 0, or the exit code after a message; then
+ * nothing is left. */
+int trace_problem_size(run_problem *problem, const trace_options *options);
+/* Allocates the block and draws its values. 0, or the exit code after a message; trace_problem_free in both cases. */
+int trace_problem_fill(run_problem *problem, trace_block *block);
 void trace_problem_free(run_problem *problem, trace_block *block);
 
 typedef struct trace_job {

@@ -67,7 +67,7 @@ static int fill(run_problem *p) {
     return CLI_OK;
 }
 
-int trace_problem_make(run_problem *problem, const trace_options *options, trace_block *block) {
+int trace_problem_size(run_problem *problem, const trace_options *options) {
     layer_shape s;
     int ranks = options->ranks ? (int)options->ranks : 1;
     int code = shape_parse(options->shape, ranks, &s);
@@ -80,18 +80,18 @@ int trace_problem_make(run_problem *problem, const trace_options *options, trace
                              .ids_dtype = FERRY_I32,
                              .nranks = ranks,
                              .max_tokens = s.tokens};
+    problem->first_token = malloc(((size_t)ranks + 1) * sizeof *problem->first_token);
+    if (!problem->first_token) return cli_fail("no memory for %d ranks", ranks);
+    for (int r = 0; r <= ranks; r++) problem->first_token[r] = r * s.tokens;
+    return CLI_OK;
+}
+
+int trace_problem_fill(run_problem *problem, trace_block *block) {
     block->bytes = place(problem, NULL);
     block->memory = cli_shared_alloc(block->bytes);
-    problem->first_token = malloc(((size_t)ranks + 1) * sizeof *problem->first_token);
-    if (!block->memory || !problem->first_token) {
-        code = cli_fail("no memory for a layer of shape %s (%zu bytes)", options->shape, block->bytes);
-    } else {
-        place(problem, block->memory);
-        for (int r = 0; r <= ranks; r++) problem->first_token[r] = r * s.tokens;
-        code = fill(problem);
-    }
-    if (code) trace_problem_free(problem, block);
-    return code;
+    if (!block->memory) return cli_fail("no memory for the tensors of the layer (%zu bytes)", block->bytes);
+    place(problem, block->memory);
+    return fill(problem);
 }
 
 void trace_problem_free(run_problem *problem, trace_block *block) {

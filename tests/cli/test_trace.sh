@@ -26,6 +26,15 @@ expect 0 "$FERRY" trace --shape 64,64,4,2,100
 says out "H 64, I 64, E 4, K 2, T 100; 1 rank (threads)"
 silent err
 
+# More than any machine has: said before anything is drawn.
+for way in "" "--backward --ranks 2"; do
+    # shellcheck disable=SC2086
+    expect 1 timeout 20 "$FERRY" trace --shape 65536,65536,4096,1,1 $way
+    says err "GB of memory, "
+    says err "GB are available"
+    silent out
+done
+
 # Events that find no room are said.
 expect 0 "$FERRY" trace --shape 64,64,4,2,100 --events 3 --out "$json" --svg "$svg"
 says err "events found no room"
