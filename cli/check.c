@@ -72,7 +72,7 @@ static const cli_command command = {
     .name = "check",
     .about = "Tests this build on this machine: the layer against a reference in double precision, the same bits from "
              "every way of running it, memory, errors, faults and overlap. Every test runs in a process of its own.\n"
-             "Exit code 0 when nothing failed, 1 otherwise.",
+             "Exit code 0 when nothing failed, 1 otherwise, and where the backend cannot be used.",
     .options = option_table,
     .examples = "ferry check\n"
                 "ferry check --long\n"
@@ -147,8 +147,7 @@ static json_t *outcome_json(const check_test *test, const check_outcome *outcome
                      state_keys[outcome->state], "seconds", outcome->seconds, "text", outcome->text);
 }
 
-/* `found`: without the backend every test is skipped with this text. */
-static int run_list(const check_list *list, const check_options *options, const check_outcome *found) {
+static int run_list(const check_list *list, const check_options *options) {
     /* A GPU's start takes longer than most tests. */
     check_worker worker = {.list = list, .options = options};
     int together = options->backend == FERRY_CUDA;
@@ -156,14 +155,12 @@ static int run_list(const check_list *list, const check_options *options, const 
     int bar = isatty(STDOUT_FILENO) && !options->json;
     json_t *results = options->json ? json_array() : NULL;
     for (size_t i = 0; i < list->count; i++) {
-        check_outcome outcome = *found;
+        check_outcome outcome;
         if (bar) show_progress(list, i);
-        if (found->state == CHECK_PASSED) {
-            if (together)
-                check_worker_run(&worker, i, &outcome);
-            else
-                check_run_test(&list->tests[i], options, &outcome);
-        }
+        if (together)
+            check_worker_run(&worker, i, &outcome);
+        else
+            check_run_test(&list->tests[i], options, &outcome);
         counts[outcome.state]++;
         if (bar) printf("\r\033[K");
         if (results)
@@ -192,12 +189,13 @@ int ferry_cmd_check(int argc, char **argv) {
     int code;
     if (!cli_parse(&command, argc, argv, &options, NULL, &code)) return code;
     if (options.phase && !options.fault) return cli_usage("--phase needs --fault");
-    check_outcome found = {.state = CHECK_PASSED};
-    if (!options.list && !check_backend_find(&options, found.text, sizeof found.text)) found.state = CHECK_SKIPPED;
+    char missing[240] = "";
+    int found = options.list || check_backend_find(&options, missing, sizeof missing);
     code = fill_list(&list, &options);
+    if (!code && !found) code = cli_fail("nothing was tested: %s", missing);
     for (size_t i = 0; i < list.count && options.list; i++)
         printf("%-8s %s\n", list.tests[i].suite, list.tests[i].name);
-    if (!code && !options.list) code = run_list(&list, &options, &found);
+    if (!code && !options.list) code = run_list(&list, &options);
     check_list_free(&list);
     return code;
 }

@@ -15,6 +15,15 @@ if [ "$gpus" -eq 0 ]; then
     [ ! -e "$out" ] || problem "a failed run left an output"
     expect 1 "$FERRY" bench --backend cuda
     says err "the CUDA backend: "
+    for way in "" --json; do
+        # shellcheck disable=SC2086
+        expect 1 "$FERRY" check --backend cuda $way
+        says err "nothing was tested: the CUDA backend: "
+        [ "$(wc -l <"$work/err")" -eq 1 ] || problem "more than one sentence"
+        silent out
+    done
+    expect 2 "$FERRY" check --backend cuda --suite memory
+    says err "the suite 'memory' is not for GPUs"
     skip "$no_gpu"
 fi
 
