@@ -48,6 +48,8 @@ int train_checkpoint_is(const safetensors_file *file);
 /* Opens job->options.resume, checks that it holds every tensor of the default model, and takes seed, schedule and step
  * from it. 0, or the exit code after a message. */
 int train_checkpoint_open(train_job *job);
+/* Whether the open checkpoint was trained on another text. Files of before that was written say nothing: 0. */
+int train_checkpoint_other_text(const train_job *job);
 /* Copies the open checkpoint's tensors into the trainer. */
 void train_checkpoint_restore(const train_job *job, lm_trainer *trainer);
 /* Collective. Rank 0 of node 0 writes the file. The bytes depend on configuration, text, step and the number of nodes
@@ -59,6 +61,9 @@ int train_checkpoint_save(lm_trainer *trainer, const char *path);
 /* Collective. Whether all processes were given the same options, text and checkpoint. 0, or the exit code after a
  * message, the same on all ranks. */
 int train_agree(const train_job *job, const ferry_bootstrap bootstrap[CLI_BOOTSTRAPS]);
+/* Adds bytes to a digest that began as TRAIN_DIGEST_EMPTY. */
+#define TRAIN_DIGEST_EMPTY UINT64_C(0xcbf29ce484222325)
+void train_digest(uint64_t *digest, const void *bytes, size_t count);
 
 /* ---- --record-routing (train_routing.c); nothing happens without it ---- */
 
@@ -73,7 +78,7 @@ void train_routing_end(train_job *job);
 /* ---- What is printed, by rank 0 of node 0 (train_report.c) ---- */
 
 typedef struct train_progress {
-    int64_t step;
+    int64_t step, windows; /* of held-out text, for `held_out` */
     double loss, held_out, bytes_per_s, smallest_load, largest_load;
 } train_progress;
 
@@ -81,7 +86,9 @@ void train_print_start(const train_job *job, const lm_trainer *trainer);
 /* The bar; only on a terminal. */
 void train_show_bar(const train_job *job, int64_t step, double loss);
 void train_print_progress(const train_job *job, const train_progress *progress);
-void train_print_end(const train_job *job, int64_t step, double held_out, double seconds);
+/* `held_out` is of all windows of the held-out text. */
+void train_print_end(const train_job *job, const lm_trainer *trainer, double held_out, double seconds);
+void train_print_wrote(const train_job *job, const char *path);
 void train_print_sample(const train_job *job, const unsigned char *bytes, int64_t count);
 
 #endif

@@ -5,18 +5,18 @@
 
 enum { MOST_RANKS = 128 }; /* of a bootstrap */
 
-static void add_bytes(uint64_t *digest, const void *bytes, size_t count) {
+void train_digest(uint64_t *digest, const void *bytes, size_t count) {
     const unsigned char *b = bytes;
     for (size_t i = 0; i < count; i++) *digest = (*digest ^ b[i]) * UINT64_C(0x100000001b3); /* FNV-1a */
 }
 
-static void add_number(uint64_t *digest, int64_t number) { add_bytes(digest, &number, sizeof number); }
+static void add_number(uint64_t *digest, int64_t number) { train_digest(digest, &number, sizeof number); }
 
 /* Of everything that decides what a rank computes and which collective calls it makes. */
 static uint64_t digest_of(const train_job *job) {
     const train_options *o = &job->options;
     const lm_config *c = &job->config;
-    uint64_t digest = UINT64_C(0xcbf29ce484222325);
+    uint64_t digest = TRAIN_DIGEST_EMPTY;
     add_number(&digest, ferry_version_number());
     add_number(&digest, (int64_t)c->seed);
     add_number(&digest, c->decay_steps);
@@ -25,10 +25,10 @@ static uint64_t digest_of(const train_job *job) {
     add_number(&digest, o->save ? o->save_every : -1);
     add_number(&digest, o->sample);
     add_number(&digest, job->first_step);
-    add_bytes(&digest, job->text.bytes, (size_t)job->text.size);
+    train_digest(&digest, job->text.bytes, (size_t)job->text.size);
     for (size_t i = 0; job->checkpoint && i < safetensors_count(job->checkpoint); i++) {
         const safetensors_tensor *tensor = safetensors_at(job->checkpoint, i);
-        add_bytes(&digest, tensor->data, tensor->bytes);
+        train_digest(&digest, tensor->data, tensor->bytes);
     }
     return digest;
 }

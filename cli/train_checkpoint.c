@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checkpoints: every parameter with its two moments, experts in the order of their ids, and as metadata the whole
- * configuration and the number of steps done. Nothing of ranks, machines or time, and random numbers have no state
- * but the seed: equal trainings give equal files, and one continues on any number of ranks.
+ * configuration, a digest of the text and the number of steps done. Nothing of ranks, machines or time, and random
+ * numbers have no state but the seed: equal trainings give equal files, and one continues on any number of ranks.
  */
 #include "cli/train.h"
 
@@ -64,6 +64,12 @@ static void put(metadata *m, const char *key, const char *format, ...) {
     va_end(arguments);
     m->pairs[m->count] = (safetensors_pair){.key = key, .value = m->values[m->count]};
     m->count++;
+}
+
+static void digest_of_text(const lm_text *text, char to[VALUE_BYTES]) {
+    uint64_t digest = TRAIN_DIGEST_EMPTY;
+    train_digest(&digest, text->bytes, (size_t)text->size);
+    snprintf(to, VALUE_BYTES, "%016" PRIx64, digest);
 }
 
 static void describe(metadata *m, const lm_config *config, int64_t step) {
@@ -160,6 +166,13 @@ int train_checkpoint_open(train_job *job) {
     return code ? code : check_tensors(job);
 }
 
+int train_checkpoint_other_text(const train_job *job) {
+    char mine[VALUE_BYTES];
+    const char *text = job->checkpoint ? safetensors_metadata(job->checkpoint, "text") : NULL;
+    digest_of_text(&job->text, mine);
+    return text && strcmp(text, mine) != 0;
+}
+
 void train_checkpoint_restore(const train_job *job, lm_trainer *trainer) {
     lm_model *model = trainer->model;
     for (int n = 0; n < model->layout.count; n++) {
@@ -193,7 +206,10 @@ static int write_file(const lm_trainer *trainer, const char *path) {
         to += tensor->count;
     }
     metadata m;
+    char digest[VALUE_BYTES];
     describe(&m, &model->config, trainer->step);
+    digest_of_text(trainer->text, digest);
+    put(&m, "text", "%s", digest);
     char error[SAFETENSORS_ERROR_BYTES];
     if (!code && lm_outer_check(trainer->outer)) code = cli_fail("no checkpoint was written: %s", lm_error());
     if (!code && safetensors_write(path, tensors, count, m.pairs, m.count, error)) code = cli_fail("%s", error);

@@ -22,8 +22,8 @@ static int64_t report_windows(const lm_trainer *trainer) {
 
 static int report(const train_job *job, lm_trainer *trainer, int64_t steps, double seconds) {
     const lm_config *c = &job->config;
-    train_progress progress = {.step = trainer->step, .loss = trainer->loss};
-    if (lm_trainer_evaluate(trainer, report_windows(trainer), &progress.held_out)) return -1;
+    train_progress progress = {.step = trainer->step, .windows = report_windows(trainer), .loss = trainer->loss};
+    if (lm_trainer_evaluate(trainer, progress.windows, &progress.held_out)) return -1;
     if (lm_trainer_take_load(trainer, &progress.smallest_load, &progress.largest_load)) return -1;
     progress.bytes_per_s = (double)(steps * c->sequences * c->length) / seconds;
     if (talks(trainer)) train_print_progress(job, &progress);
@@ -76,8 +76,9 @@ static int train(const train_job *job, ferry_comm *comm, int device, const ferry
     LM_TRY(run_steps(job, t, code));
     if (*code) return 0;
     LM_TRY(lm_trainer_evaluate(t, lm_trainer_windows(t), &held_out));
-    if (talks(t)) train_print_end(job, t->step, held_out, cli_now_s() - begin);
+    if (talks(t)) train_print_end(job, t, held_out, cli_now_s() - begin);
     if (job->options.save) *code = train_checkpoint_save(t, job->options.save);
+    if (job->options.save && !*code && talks(t)) train_print_wrote(job, job->options.save);
     if (job->options.sample && !*code) LM_TRY(sample(job, t));
     if (!*code) lm_outer_finish(t->outer);
     return 0;

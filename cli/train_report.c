@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* How far below the bigram entropy the held-out loss of the default training has to be. */
+/* How far below the bigram entropy the held-out loss has to be after the steps of the default training, or more. */
 #define WANTED_BELOW 0.25
 
 enum { BAR_WIDTH = 30 };
@@ -27,17 +27,20 @@ void train_print_start(const train_job *job, const lm_trainer *trainer) {
     const train_options *o = &job->options;
     const char *mode = job->mpi ? "MPI processes" : o->processes ? "processes" : "threads";
     char nodes[128] = "";
+    int other_text = train_checkpoint_other_text(job);
     if (o->nodes > 1)
         snprintf(nodes, sizeof nodes, " of each of %" PRId64 " nodes, joined through %s", o->nodes,
                  lm_outer_way(trainer->outer));
     if (o->json) {
-        cli_print_json(json_pack("{s:s,s:I,s:I,s:s,s:I,s:s,s:I,s:I,s:I,s:f}", "event", "start", "parameters",
+        cli_print_json(json_pack("{s:s,s:I,s:I,s:s,s:I,s:s,s:I,s:I,s:I,s:f,s:b}", "event", "start", "parameters",
                                  (json_int_t)parameter_count(trainer), "nodes", (json_int_t)o->nodes, "across",
                                  lm_outer_way(trainer->outer), "ranks", (json_int_t)o->ranks, "mode", mode, "seed",
                                  (json_int_t)job->config.seed, "step", (json_int_t)trainer->step, "text_bytes",
-                                 (json_int_t)job->text.size, "bigram_entropy", job->text.bigram_entropy));
+                                 (json_int_t)job->text.size, "bigram_entropy", job->text.bigram_entropy, "other_text",
+                                 other_text));
         return;
     }
+    if (other_text) printf("%s was trained on another text; the training goes on with this one\n", o->resume);
     printf("%" PRId64 " parameters on %" PRId64 " ranks%s (%s); text of %" PRId64 " bytes, %" PRId64
            " of them held out; from step %" PRId64 " to %" PRId64 "\n",
            parameter_count(trainer), o->ranks, nodes, mode, job->text.size, job->text.size - job->text.train,
@@ -56,32 +59,41 @@ void train_show_bar(const train_job *job, int64_t step, double loss) {
 void train_print_progress(const train_job *job, const train_progress *p) {
     double mean = 1.0 / (double)job->config.experts;
     if (job->options.json) {
-        cli_print_json(json_pack("{s:s,s:I,s:f,s:f,s:f,s:{s:f,s:f,s:f}}", "event", "progress", "step",
-                                 (json_int_t)p->step, "loss", p->loss, "held_out_loss", p->held_out,
-                                 "tokens_per_second", p->bytes_per_s, "expert_load", "min", p->smallest_load, "mean",
-                                 mean, "max", p->largest_load));
+        cli_print_json(json_pack("{s:s,s:I,s:f,s:f,s:I,s:f,s:{s:f,s:f,s:f}}", "event", "progress", "step",
+                                 (json_int_t)p->step, "loss", p->loss, "held_out_loss", p->held_out, "held_out_windows",
+                                 (json_int_t)p->windows, "tokens_per_second", p->bytes_per_s, "expert_load", "min",
+                                 p->smallest_load, "mean", mean, "max", p->largest_load));
         return;
     }
     clear_bar(job);
-    printf("step %6" PRId64
-           "  loss %.6f  held-out %.6f  %8.0f tokens/s  expert load %.3f / %.3f / %.3f (min / mean / max share)\n",
+    printf("step %6" PRId64 "  loss %.6f  held-out sample %.6f  %8.0f tokens/s"
+           "  expert load %.3f / %.3f / %.3f (min / mean / max share)\n",
            p->step, p->loss, p->held_out, p->bytes_per_s, p->smallest_load, mean, p->largest_load);
     fflush(stdout);
 }
 
-void train_print_end(const train_job *job, int64_t step, double held_out, double seconds) {
+void train_print_end(const train_job *job, const lm_trainer *trainer, double held_out, double seconds) {
+    int64_t step = trainer->step, windows = lm_trainer_windows(trainer);
     double entropy = job->text.bigram_entropy, below = entropy - held_out;
     int reached = below >= WANTED_BELOW;
     if (job->options.json) {
-        cli_print_json(json_pack("{s:s,s:I,s:f,s:f,s:f,s:b,s:f}", "event", "end", "step", (json_int_t)step,
-                                 "held_out_loss", held_out, "bigram_entropy", entropy, "below", below, "reached",
-                                 reached, "seconds", seconds));
+        cli_print_json(json_pack("{s:s,s:I,s:f,s:I,s:f,s:f,s:b,s:f}", "event", "end", "step", (json_int_t)step,
+                                 "held_out_loss", held_out, "held_out_windows", (json_int_t)windows, "bigram_entropy",
+                                 entropy, "below", below, "reached", reached, "seconds", seconds));
         return;
     }
     clear_bar(job);
-    printf(
-        "held-out loss %.6f, bigram entropy of the text %.6f, in nats per byte; at least %.2f below it: %s\n%.1f s\n",
-        held_out, entropy, WANTED_BELOW, reached ? "ok" : "not reached", seconds);
+    printf("held-out loss (all %" PRId64 " windows) %.6f, bigram entropy of the text %.6f, in nats per byte", windows,
+           held_out, entropy);
+    if (step >= lm_config_default().decay_steps)
+        printf("; at least %.2f below it: %s", WANTED_BELOW, reached ? "ok" : "not reached");
+    printf("\n%.1f s\n", seconds);
+    fflush(stdout);
+}
+
+void train_print_wrote(const train_job *job, const char *path) {
+    if (job->options.json) return;
+    printf("wrote %s\n", path);
     fflush(stdout);
 }
 

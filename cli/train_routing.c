@@ -29,7 +29,10 @@ void train_routing_take(const train_job *job, const lm_trainer *trainer) {
 }
 
 int train_routing_write(const train_job *job) {
-    return job->options.record_routing ? routing_write(&job->recorded, job->options.record_routing) : CLI_OK;
+    const char *path = job->options.record_routing;
+    int code = path ? routing_write(&job->recorded, path) : CLI_OK;
+    if (path && !code) train_print_wrote(job, path);
+    return code;
 }
 
 void train_routing_end(train_job *job) {

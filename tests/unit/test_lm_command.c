@@ -133,6 +133,7 @@ static void test_resume(void **state) {
     assert_same_files("whole", "end");
     assert_int_equal(train_small("--steps 2 --ranks 8 --processes --save end"), 0);
     assert_same_files("whole", "end");
+    assert_null(strstr(said_out, "another text"));
     assert_int_equal(train_small("--steps 2 --resume whole --save end"), 0); /* nothing left to do */
     assert_same_files("whole", "end");
     /* Nothing but the finished files stays behind. */
@@ -259,6 +260,9 @@ static void test_errors(void **state) {
     (void)state;
     assert_int_equal(train_small("--ranks 3"), 2);
     assert_int_equal(train_small("--ranks 16"), 2);
+    assert_int_equal(train_small("--nodes 3"), 2);
+    assert_non_null(strstr(said_err, "--nodes: 3, expected 1, 2, 4 or 8"));
+    assert_int_equal(train_small("--nodes 8 --steps 1"), 0); /* of a rank each */
     assert_int_equal(train_small("--steps 0"), 2);
     assert_int_equal(train_small("--threads --processes"), 2);
     assert_int_equal(train_small("--temperature 0"), 2);
@@ -342,17 +346,66 @@ static void test_lines(void **state) {
     (void)state;
     assert_int_equal(train_small("--steps 1 --sample 20 --ranks 1"), 0);
     assert_non_null(strstr(said_out, "held-out loss"));
-    assert_non_null(strstr(said_out, "not reached"));
+    assert_null(strstr(said_out, "reached")); /* nobody expects that of a step */
+    assert_null(strstr(said_out, "wrote"));
+    assert_non_null(strstr(said_out, "  held-out sample "));
+    assert_non_null(strstr(said_out, "held-out loss (all "));
     assert_non_null(strstr(said_out, "expert load"));
     assert_null(strchr(said_out, '\r'));
     assert_string_equal(said_err, ""); /* no bar without a terminal */
+    assert_int_equal(train_small("--steps 1 --save end --record-routing one"), 0);
+    assert_non_null(strstr(said_out, "wrote end\n"));
+    assert_non_null(strstr(said_out, "wrote one\n"));
+    assert_int_equal(train_small("--steps 1 --json --save end --record-routing one"), 0);
+    assert_null(strstr(said_out, "wrote"));
+}
+
+/* A training that has the default number of steps says whether it has learned enough. "late" is "half", except that it
+ * says that it has done them, so that nothing is left to do but the held-out loss. */
+static void test_verdict(void **state) {
+    (void)state;
+    size_t size, header = 0;
+    char *bytes = read_file("half", &size), *late = malloc(size + 8);
+    for (int i = 0; i < 8; i++) header |= (size_t)(unsigned char)bytes[i] << 8 * i;
+    char *step = memmem(bytes + 8, header, "\"step\":\"1\"", 10);
+    assert_non_null(step);
+    size_t before = (size_t)(step + 8 - bytes), rest = 8 + header - before - 1;
+    memcpy(late, bytes, before);
+    memcpy(late + before, "600", 3);
+    memcpy(late + before + 3, step + 9, rest);
+    memset(late + before + 3 + rest, ' ', 6);
+    memcpy(late + 16 + header, bytes + 8 + header, size - 8 - header);
+    header += 8;
+    for (int i = 0; i < 8; i++) late[i] = (char)(header >> 8 * i);
+    write_file("late", late, size + 8);
+    free(late);
+    free(bytes);
+    assert_int_equal(train_small("--resume late --ranks 1"), 0);
+    assert_non_null(strstr(said_out, "at least 0.25 below it: not reached"));
+    remove("late");
+}
+
+/* Going on on another text is said. */
+static void test_other_text(void **state) {
+    (void)state;
+    size_t size;
+    char *bytes = read_file("text", &size);
+    bytes[size / 2] ^= 1;
+    write_file("other", bytes, size);
+    free(bytes);
+    assert_int_equal(train("--data other --steps 2 --ranks 1 --resume half"), 0);
+    assert_non_null(strstr(said_out, "half was trained on another text"));
+    assert_int_equal(train_small("--steps 2 --ranks 1 --resume half"), 0);
+    assert_null(strstr(said_out, "another text"));
+    remove("other");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_resume),         cmocka_unit_test(test_diverged), cmocka_unit_test(test_bad_checkpoints),
         cmocka_unit_test(test_record_routing), cmocka_unit_test(test_errors),   cmocka_unit_test(test_save_place),
-        cmocka_unit_test(test_json),           cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_json),           cmocka_unit_test(test_lines),    cmocka_unit_test(test_verdict),
+        cmocka_unit_test(test_other_text),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
