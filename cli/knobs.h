@@ -118,6 +118,8 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_bac
         .help = "decides the drawn ids (default 1)"                                                                    \
     }
 
+/* 0, or the exit code after a message: a knob of GPUs is given on the CPU. */
+int knobs_check_backend(const layer_knobs *knobs, int64_t backend);
 /* Fills the rows of a configuration whose extents are set, for `tokens` tokens over all ranks. */
 void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_config *config);
 int knobs_comm_workers(const layer_knobs *knobs);

@@ -8,6 +8,7 @@
 #include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/options.h"
+#include "cli/same_file.h"
 #include "cli/shapes.h"
 
 #include <inttypes.h>
@@ -160,10 +161,24 @@ static int trace_shape(const trace_options *o) {
     return code;
 }
 
+/* No file may take the place of another. */
+static int check_files(const trace_options *o) {
+    const char *const files[] = {o->input, o->json, o->svg};
+    for (int i = 0; i < 3; i++)
+        for (int j = i + 1; j < 3; j++)
+            if (files[i] && files[j] && cli_same_file(files[i], files[j]))
+                return cli_usage("%s and %s are the same file; every one of --input, --out and --svg needs its own",
+                                 files[i], files[j]);
+    return CLI_OK;
+}
+
 int ferry_cmd_trace(int argc, char **argv) {
     trace_options o = {.knobs.context = KNOB_CONTEXT_RULE};
     int code;
     if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
+    code = knobs_check_backend(&o.knobs, o.backend);
+    if (!code) code = check_files(&o);
+    if (code) return code;
     if (o.input) return trace_input(&o);
     if (o.shape) return trace_shape(&o);
     return cli_usage("give --shape or --input: there is nothing to trace");

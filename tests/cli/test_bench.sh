@@ -39,5 +39,7 @@ for wrong in "--shape x" "--scale 0.5" "--ranks 0" "--repeat 0" "--threads --pro
     expect 2 "$FERRY" bench $wrong
     silent out
 done
+expect 2 "$FERRY" bench --sm-margin 8
+says err "--sm-margin is for GPUs: --backend cuda"
 expect 1 "$FERRY" bench --routing "$work/absent"
 finish

@@ -23,6 +23,11 @@ done
 says err "unknown option '-r'"
 expect 2 "$FERRY" run --threads --processes "$in" "$out"
 says err "--threads and --processes exclude each other"
+for knob in "--pull-warps 3" "--fan-out each" "--comm-sms 4" "--sm-margin 8"; do
+    # shellcheck disable=SC2086
+    expect 2 "$FERRY" run $knob "$in" "$out"
+    says err "${knob% *} is for GPUs: --backend cuda"
+done
 expect 2 "$FERRY" run --ranks 4 "$work/split.safetensors" "$out"
 says err "--ranks 4 contradicts tokens_per_rank"
 expect 0 "$FERRY" run --ranks 3 --threads --threads "$work/split.safetensors" "$out"

@@ -46,6 +46,20 @@ expect 2 "$FERRY" trace --shape 64,64,4,2,100 --input tests/golden/plain.in.safe
 expect 2 "$FERRY" trace --shape 64,64,4,2
 expect 2 "$FERRY" trace --shape 64,64,4,2,100 --threads --processes
 expect 2 "$FERRY" trace --shape 64,64,4,2,100 --events 0
+expect 2 "$FERRY" trace --shape 64,64,4,2,100 --fan-out each
+says err "--fan-out is for GPUs: --backend cuda"
+rm -f "$json"
+for same in "$json" "$work/./timeline.json"; do
+    expect 2 "$FERRY" trace --shape 64,64,4,2,100 --out "$json" --svg "$same"
+    says err "are the same file"
+    [ ! -e "$json" ] || problem "a refused trace left a file"
+done
+cp tests/golden/plain.in.safetensors "$work/in.safetensors"
+for option in --out --svg; do
+    expect 2 "$FERRY" trace --input "$work/in.safetensors" $option "$work/in.safetensors"
+    says err "are the same file"
+done
+cmp tests/golden/plain.in.safetensors "$work/in.safetensors" || problem "the inputs were overwritten"
 expect 2 "$FERRY" trace --input tests/golden/forward.in.safetensors --backward
 says err "--backward needs the tensor 'dout'"
 expect 1 "$FERRY" trace --input "$work/absent.safetensors"
