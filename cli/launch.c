@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +115,17 @@ static int launch_threads(const cli_launch_options *options, cli_rank_main *rank
 
 /* ---- Processes ---- */
 
+/* Ranks that have not met yet wait for the one that failed: nothing but their deadline ends that. */
+#define GRACE_BEFORE_MEETING_S 5.0
+
+/* The children of a job. */
+typedef struct rank_processes {
+    pid_t *pids; /* [count]; 0: never started, or ended */
+    int count;
+    _Atomic int *met; /* shared with the children: how many have met all that they have to */
+    double grace_s;   /* for children to end after one has failed */
+} rank_processes;
+
 /* In the child: meets the ranks of one group, which goes by the name of the job and `part`. */
 static ferry_status meet(const char *job, const char *part, int number, int rank, int nranks, double timeout_s,
                          ferry_env_bootstrap **env, ferry_bootstrap *bootstrap) {
@@ -129,7 +141,7 @@ static ferry_status meet(const char *job, const char *part, int number, int rank
 
 /* In the child. Exits with the rank's code. */
 static _Noreturn void child_main(const cli_launch_options *options, cli_rank_main *rank_main, void *user, int rank,
-                                 const char *job, pid_t parent) {
+                                 const char *job, pid_t parent, _Atomic int *met) {
     int nodes = options->nodes, node = rank / options->nranks, place = rank % options->nranks;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(CLI_FAILED); /* it died before the line above */
@@ -140,6 +152,7 @@ static _Noreturn void child_main(const cli_launch_options *options, cli_rank_mai
     if (nodes > 1) status = meet(job, "place", place, node, nodes, options->timeout_s, &across, &bootstrap[CLI_ACROSS]);
     if (!status)
         status = meet(job, "node", node, place, options->nranks, options->timeout_s, &env, &bootstrap[CLI_NODE]);
+    if (!status) (*met)++;
     int code = status ? cli_fail_status(status, "meeting the other ranks") : rank_main(user, bootstrap, rank);
     ferry_env_bootstrap_destroy(env);
     ferry_env_bootstrap_destroy(across);
@@ -151,16 +164,21 @@ static int child_code(int wait_status, int rank) {
     if (!WIFSIGNALED(wait_status)) return WEXITSTATUS(wait_status);
     int signal_number = WTERMSIG(wait_status);
     cli_note("rank %d was ended by signal %d (%s)", rank, signal_number, strsignal(signal_number));
-    return 128 + signal_number;
+    return CLI_FAILED;
 }
 
-/* Waits for all children (pid 0: never started); `code` is a failure from before, or 0. */
-static int wait_for_children(pid_t *pids, int count, int code, double grace_s) {
-    double deadline = code ? cli_now_s() + grace_s : 0;
+static double grace_of(const rank_processes *p) {
+    return *p->met < p->count && p->grace_s > GRACE_BEFORE_MEETING_S ? GRACE_BEFORE_MEETING_S : p->grace_s;
+}
+
+/* Waits for all children; `code` is a failure from before, or 0. */
+static int wait_for_children(rank_processes *p, int code) {
+    pid_t *pids = p->pids;
+    double failed = code ? cli_now_s() : 0;
     int killed = 0;
     for (int alive = 1; alive;) {
         alive = 0;
-        for (int r = 0; r < count; r++) {
+        for (int r = 0; r < p->count; r++) {
             int wait_status;
             if (pids[r] == 0) continue;
             pid_t got = waitpid(pids[r], &wait_status, WNOHANG);
@@ -172,12 +190,12 @@ static int wait_for_children(pid_t *pids, int count, int code, double grace_s) {
             pids[r] = 0;
             if (ended && !code) {
                 code = ended;
-                deadline = cli_now_s() + grace_s;
+                failed = cli_now_s();
             }
         }
-        if (alive && code && !killed && cli_now_s() > deadline) {
-            cli_note("ending the ranks that are still there %.0f s after a failure", grace_s);
-            for (int r = 0; r < count; r++) {
+        if (alive && code && !killed && cli_now_s() > failed + grace_of(p)) {
+            cli_note("ending the ranks that are still there %.0f s after a failure", grace_of(p));
+            for (int r = 0; r < p->count; r++) {
                 if (pids[r]) kill(pids[r], SIGKILL);
             }
             killed = 1;
@@ -196,20 +214,23 @@ static int launch_processes(const cli_launch_options *options, cli_rank_main *ra
     snprintf(job, sizeof job, "ferry-%ld-%016llx", (long)parent, (unsigned long long)number);
 
     int count = options->nodes * options->nranks, code = 0;
-    pid_t *pids = calloc((size_t)count, sizeof *pids);
-    if (!pids) return cli_fail("no memory for %d ranks", count);
+    rank_processes p = {.count = count, .grace_s = grace_s};
+    p.pids = calloc((size_t)count, sizeof *p.pids);
+    p.met = cli_shared_alloc(sizeof *p.met);
+    if (!p.pids || !p.met) code = cli_fail("no memory for %d ranks", count);
     fflush(NULL); /* or children would print what is buffered here again */
     for (int r = 0; r < count && !code; r++) {
         pid_t pid = fork();
         if (pid == 0) {
-            free(pids); /* the parent has them */
-            child_main(options, rank_main, user, r, job, parent);
+            free(p.pids); /* the parent has them */
+            child_main(options, rank_main, user, r, job, parent, p.met);
         }
         if (pid < 0) code = cli_fail("cannot start the process of rank %d: %s", r, strerror(errno));
-        pids[r] = pid < 0 ? 0 : pid;
+        p.pids[r] = pid < 0 ? 0 : pid;
     }
-    code = wait_for_children(pids, count, code, grace_s);
-    free(pids);
+    if (p.pids && p.met) code = wait_for_children(&p, code);
+    cli_shared_free(p.met, sizeof *p.met);
+    free(p.pids);
     return code;
 }
 

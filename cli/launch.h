@@ -25,10 +25,10 @@ enum { CLI_NODE, CLI_ACROSS, CLI_BOOTSTRAPS };
 typedef int cli_rank_main(void *user, const ferry_bootstrap *bootstrap, int rank);
 
 /*
- * Returns when all ranks have ended: 0, or the first non-zero exit code (128 + signal for a child that a signal
- * ended, which is said on stderr). Processes: call it before this process has started any thread. Nobody is killed
- * for another's failure, since the library ends their waits; children that are still there `timeout_s` after a
- * failure are. Children die with the parent.
+ * Returns when all ranks have ended: 0, or the first non-zero exit code (1 for a child that a signal ended, which is
+ * said on stderr). Processes: call it before this process has started any thread. Nobody is killed for another's
+ * failure, since the library ends their waits; children that are still there `timeout_s` after a failure are, and a few
+ * seconds after it where not all have met, since those wait for the one that failed. Children die with the parent.
  */
 int cli_launch(const cli_launch_options *options, cli_rank_main *rank_main, void *user);
 

@@ -43,7 +43,9 @@ if wait_for 60 test -s "$work/kept"; then
     victim=$(cut -d' ' -f4 /proc/$job/task/$job/children)
     begin=$(date +%s)
     kill -9 "$victim"
-    wait $job && problem "a training of which a process was killed ended with 0"
+    wait $job
+    code=$?
+    [ $code -eq 1 ] || problem "a training of which a process was killed ended with $code"
     [ $(($(date +%s) - begin)) -lt 60 ] || problem "it took until the deadline to end"
     for rank in 0 1 2; do
         grep -q "rank $rank: " "$work/err" || problem "rank $rank ended without a word: $(cat "$work/err")"

@@ -5,8 +5,9 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -79,9 +80,30 @@ static void a_killed_child_is_reported(void **state) {
     board *b = new_board();
     b->kill_rank = 2;
     cli_launch_options options = {.nranks = RANKS, .processes = 1, .timeout_s = 30};
-    assert_int_equal(cli_launch(&options, rank_main, b), 128 + SIGKILL);
+    assert_int_equal(cli_launch(&options, rank_main, b), 1);
     check_all_ran(b);
     cli_shared_free(b, sizeof *b);
+}
+
+/* The child of this fork, counted from 0, dies before it has met anybody; -1: none. */
+static int forks, dying_fork = -1;
+static void before_fork(void) { forks++; }
+static void in_child(void) {
+    if (forks - 1 == dying_fork) raise(SIGKILL);
+}
+
+static void a_child_that_dies_before_all_have_met(void **state) {
+    (void)state;
+    assert_int_equal(pthread_atfork(before_fork, NULL, in_child), 0);
+    board *b = new_board();
+    cli_launch_options options = {.nranks = 2, .nodes = 2, .processes = 1, .timeout_s = 600};
+    int64_t begin = fy_now_ns();
+    forks = 0;
+    dying_fork = 1;
+    assert_int_equal(cli_launch(&options, rank_main, b), 1);
+    assert_true(fy_now_ns() - begin < INT64_C(60) * 1000000000);
+    cli_shared_free(b, sizeof *b);
+    dying_fork = -1;
 }
 
 static void a_hanging_child_is_ended_after_a_failure(void **state) {
@@ -124,6 +146,7 @@ int main(void) {
         cmocka_unit_test(ranks_meet),
         cmocka_unit_test(exit_codes_come_back),
         cmocka_unit_test(a_killed_child_is_reported),
+        cmocka_unit_test(a_child_that_dies_before_all_have_met),
         cmocka_unit_test(a_hanging_child_is_ended_after_a_failure),
         cmocka_unit_test(a_failed_rank_is_not_waited_for),
     };
