@@ -101,9 +101,10 @@ static int report_json(const run_job *job, const totals *t) {
 
 static void print_call(const char *name, const ferry_stats *s, double seconds) {
     const double mb = 1e-6;
-    printf("%-9s %.3f s; %" PRId64 " rows, %" PRId64 " pulls, %" PRId64 " macrobatches, ring high-water %" PRId64
+    printf("%-9s %.3f ms; %" PRId64 " rows, %" PRId64 " pulls, %" PRId64 " macrobatch%s, ring high-water %" PRId64
            " rows, %" PRId64 " rows recomputed\n",
-           name, seconds, s->rows, s->pulls, s->macrobatches, s->ring_high_water, s->recomputed_rows);
+           name, 1e3 * seconds, s->rows, s->pulls, s->macrobatches, s->macrobatches == 1 ? "" : "es",
+           s->ring_high_water, s->recomputed_rows);
     printf("%-9s MB: schedule %.3g, pull %.3g (%.3g from other ranks), push %.3g (%.3g to other ranks), sum %.3g\n", "",
            mb * (double)s->bytes_schedule, mb * (double)s->bytes_pull, mb * (double)s->bytes_pull_remote,
            mb * (double)s->bytes_push, mb * (double)s->bytes_push_remote, mb * (double)s->bytes_sum);
@@ -115,14 +116,15 @@ static int report_text(const run_job *job, const totals *t) {
     printf("layer     %" PRId64 " tokens x %" PRId64 " slots, H %" PRId64 ", I %" PRId64 ", %" PRId64
            " experts, shared expert %" PRId64 "\n",
            p->tokens, p->slots, p->hidden, p->intermediate, p->experts, p->shared);
-    printf("knobs     %d ranks (%s), %d + %d workers each, %s; minibatch %" PRId64 ", ring %" PRId64
+    printf("knobs     %d rank%s (%s), %d + %d workers each, %s; minibatch %" PRId64 ", ring %" PRId64
            ", context %" PRId64 " rows\n",
-           p->nranks, job->options->processes ? "processes" : "threads", job->comm_workers, job->compute_workers,
-           isa_name(job->options), plan->minibatch_rows, plan->ring_rows, plan->context_rows);
+           p->nranks, p->nranks == 1 ? "" : "s", job->options->processes ? "processes" : "threads", job->comm_workers,
+           job->compute_workers, isa_name(job->options), plan->minibatch_rows, plan->ring_rows, plan->context_rows);
     print_call("forward", &t->forward, t->forward_s);
     if (p->dout) print_call("backward", &t->backward, t->backward_s);
     printf("memory    planned %.2f MB, peak %.2f MB over all ranks\n", 1e-6 * (double)t->planned_bytes,
            1e-6 * (double)t->peak_bytes);
+    printf("wrote     %s\n", job->options->out);
     return fflush(stdout) == 0 ? CLI_OK : cli_fail("cannot write to standard output");
 }
 

@@ -14,6 +14,15 @@ for keys in "N=0" "N=0 split=0,0,0 S=8" "none=1" "none=1 S=8 split=0,24" "one=1"
     done
 done
 
+# What it says to people; where the results are is said there alone.
+"$TENSORS" make "$in" || problem "no input"
+expect 0 "$FERRY" run "$in" "$out"
+says out "knobs     1 rank (threads)"
+grep -Eq '^forward +[0-9]+\.[0-9]{3} ms; .* 1 macrobatch, ' "$work/out" || problem "forward: $(cat "$work/out")"
+says out "wrote     $out"
+expect 0 "$FERRY" run --json --ranks 2 "$in" "$out"
+! grep -q wrote "$work/out" || problem "--json with text"
+
 # All slots on one expert, through a ring of one block: 240 rows in 4 macrobatches on one rank, 0 on the other.
 "$TENSORS" make "$in" N=80 K=3 one=1 || problem "no input"
 expect 0 "$FERRY" run --ranks 2 --ring 64 --context recompute --json "$in" "$out"
