@@ -9,6 +9,7 @@
 #include "cli/message.h"
 #include "rules/place.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #define AT(field) .at = offsetof(bench_options, field)
@@ -111,7 +112,10 @@ static int prepare(bench_job *job) {
     if (o->routing) {
         code = routing_read(&job->routing, o->routing, shape.experts);
         if (code) return code;
-        shape.slots = job->routing.slots;
+        if (job->routing.slots != shape.slots)
+            return cli_usage("--shape %s has %" PRId64 " slots of a token, %s has %" PRId64
+                             "; give a shape with as many as the file",
+                             o->shape, shape.slots, o->routing, job->routing.slots);
         shape.tokens = fy_split_size(job->routing.tokens, o->ranks, 0);
     }
     choose_scale(job, &shape);

@@ -183,14 +183,18 @@ static void print_timing(const char *name, const timing *t) {
 static int report_text(const bench_job *job, const summary *s) {
     const bench_options *o = job->options;
     const ferry_plan *plan = &job->results[0].plan;
-    printf("layer     %s: %" PRId64 " tokens x %" PRId64 " slots, H %" PRId64 ", I %" PRId64 ", %" PRId64
-           " experts, skew %g\n",
+    printf("layer     %s: %" PRId64 " tokens x %" PRId64 " slots, H %" PRId64 ", I %" PRId64 ", %" PRId64 " experts, ",
            o->shape, job->routing.tokens, job->shape.slots, job->shape.hidden, job->shape.intermediate,
-           job->shape.experts, o->skew);
-    printf("knobs     %" PRId64 " ranks (%s) on %d x %s; minibatch %" PRId64 ", ring %" PRId64 " rows; %" PRId64
-           " macrobatches\n",
-           o->ranks, o->processes ? "processes" : "threads", job->devices.count, job->devices.name,
-           plan->minibatch_rows, plan->ring_rows, s->forward.macrobatches);
+           job->shape.experts);
+    if (o->routing)
+        printf("tokens and slots as in %s\n", o->routing);
+    else
+        printf("skew %g\n", o->skew);
+    printf("knobs     %" PRId64 " rank%s (%s) on %d x %s; minibatch %" PRId64 ", ring %" PRId64 " rows; %" PRId64
+           " macrobatch%s\n",
+           o->ranks, o->ranks == 1 ? "" : "s", o->processes ? "processes" : "threads", job->devices.count,
+           job->devices.name, plan->minibatch_rows, plan->ring_rows, s->forward.macrobatches,
+           s->forward.macrobatches == 1 ? "" : "es");
     printf("product   R* %.1f TFLOP/s (%.1f to %.1f): cuBLAS 8192^3 %.1f, plain 16384x4096x7168 %.1f; copy %.0f GB/s\n",
            1e-12 * s->r_star.median, 1e-12 * s->r_star.least, 1e-12 * s->r_star.most, 1e-12 * s->library.median,
            1e-12 * s->own.median, 1e-9 * s->copy_per_s);

@@ -136,17 +136,21 @@ static int report_text(const bench_job *job, const summary *s) {
     const ferry_plan *plan = &job->results[0].plan;
     char processor[128];
     machine_processor_name(processor, sizeof processor);
-    printf("layer     %s with H, I%s divided by %g: %" PRId64 " tokens x %" PRId64 " slots, H %" PRId64 ", I %" PRId64
-           ", %" PRId64 " experts\n",
-           o->shape, o->routing ? "" : ", T", job->scale, job->routing.tokens, job->shape.slots, job->shape.hidden,
-           job->shape.intermediate, job->shape.experts);
-    printf("knobs     %" PRId64 " ranks (%s), %d + %d workers each; minibatch %" PRId64 ", ring %" PRId64
-           ", context %" PRId64 " rows; %" PRId64 " macrobatches\n",
-           o->ranks, o->processes ? "processes" : "threads", job->comm_workers, job->compute_workers,
-           plan->minibatch_rows, plan->ring_rows, plan->context_rows, s->forward.macrobatches);
-    printf("product   %.1f GFLOP/s (%.1f to %.1f) by %" PRId64 " threads, %s; %s, %d processors\n",
-           1e-9 * s->product.median, 1e-9 * s->product.least, 1e-9 * s->product.most, o->ranks * job->compute_workers,
-           machine_isa_name((ferry_isa)o->isa), processor, machine_processors());
+    int64_t threads = o->ranks * job->compute_workers, macrobatches = s->forward.macrobatches;
+    printf("layer     %s", o->shape);
+    if (job->scale != 1) printf(" with H, I%s divided by %g", o->routing ? "" : ", T", job->scale);
+    printf(": %" PRId64 " tokens x %" PRId64 " slots", job->routing.tokens, job->shape.slots);
+    if (o->routing) printf(" as in %s", o->routing);
+    printf(", H %" PRId64 ", I %" PRId64 ", %" PRId64 " experts\n", job->shape.hidden, job->shape.intermediate,
+           job->shape.experts);
+    printf("knobs     %" PRId64 " rank%s (%s), %d + %d workers each; minibatch %" PRId64 ", ring %" PRId64
+           ", context %" PRId64 " rows; %" PRId64 " macrobatch%s\n",
+           o->ranks, o->ranks == 1 ? "" : "s", o->processes ? "processes" : "threads", job->comm_workers,
+           job->compute_workers, plan->minibatch_rows, plan->ring_rows, plan->context_rows, macrobatches,
+           macrobatches == 1 ? "" : "es");
+    printf("product   %.1f GFLOP/s (%.1f to %.1f) by %" PRId64 " thread%s, %s; %s, %d processor%s\n",
+           1e-9 * s->product.median, 1e-9 * s->product.least, 1e-9 * s->product.most, threads, threads == 1 ? "" : "s",
+           machine_isa_name((ferry_isa)o->isa), processor, machine_processors(), machine_processors() == 1 ? "" : "s");
     print_timing("forward", &s->time_forward);
     print_timing("backward", &s->time_backward);
     print_timing("fwd+bwd", &s->time_both);

@@ -10,6 +10,10 @@ for label in layer knobs product forward backward fwd+bwd memory; do
     grep -q "^$label " "$work/out" || problem "ferry bench has no line '$label'"
 done
 says out "% of the product kernel"
+says out "layer     128,64,6,3,200: 200 tokens x 3 slots, H 128"
+says out "knobs     1 rank (threads)"
+says out "; 1 macrobatch"
+! grep -q "macrobatches" "$work/out" || problem "one macrobatch in the plural"
 counted() { grep -oE '"macrobatches":[0-9]*,[^{}]*"bytes":\{[^{}]*\}' "$1"; }
 for knobs in "" "--ranks 2 --processes --skew 1" "--ranks 3 --ring 64 --context recompute --comm-workers 2" \
     "--isa portable --minibatch 64 --ring 128 --context 64 --grad-dtype f32"; do
@@ -29,7 +33,11 @@ for knobs in "" "--ranks 2 --processes --skew 1" "--ranks 3 --ring 64 --context 
 done
 "$TENSORS" make "$work/in.safetensors" N=40 K=3 E=6 || problem "no input"
 expect 0 "$FERRY" bench --shape 64,64,6,3,1 --routing "$work/in.safetensors" --ranks 2 --repeat 1
-says out "40 tokens x 3 slots"
+says out "layer     64,64,6,3,1: 40 tokens x 3 slots as in $work/in.safetensors, H 64, I 64, 6 experts"
+says out "knobs     2 ranks (threads)"
+expect 2 "$FERRY" bench --shape 64,64,6,2,1 --routing "$work/in.safetensors"
+says err "--shape 64,64,6,2,1 has 2 slots of a token, $work/in.safetensors has 3"
+silent out
 expect 0 "$FERRY" bench --shape qwen3-30b-a3b --scale 32 --repeat 1
 says out "H, I, T divided by 32: 256 tokens x 8 slots, H 64, I 64, 128 experts"
 
