@@ -127,12 +127,17 @@ static int begin(tune_job *job, fy_tune_entry *rule, ferry_plan *plan) {
     return CLI_OK;
 }
 
-/* Along every axis, then the winner against the rule once more. */
-static int search(tune_job *job, fy_tune_entry *best) {
+static int64_t median_us(const tune_job *job, int candidate) {
     double seconds[TUNE_REPEAT];
+    slowest(job, candidate, seconds);
+    return (int64_t)llrint(1e6 * tune_median(seconds, job->repeat));
+}
+
+/* Along every axis, then the winner, if there is one, against the rule once more. *wins: whether it stays. */
+static int search(tune_job *job, fy_tune_entry *best, int *wins) {
     fy_tune_entry rule;
     ferry_plan plan;
-    int code = begin(job, &rule, &plan), gpu = job->options->backend == FERRY_CUDA;
+    int code = begin(job, &rule, &plan), gpu = job->options->backend == FERRY_CUDA, measured = 0, winner = 0;
     *best = rule;
     job->repeat = job->options->quick ? (gpu ? 9 : 5) : TUNE_REPEAT;
     for (int axis = 0; axis < TUNE_AXES && !code; axis++) {
@@ -143,20 +148,24 @@ static int search(tune_job *job, fy_tune_entry *best) {
         int kept = choose(job);
         tell(job, axis, kept);
         *best = job->candidate[kept];
+        measured = 1;
+        winner |= kept > 0;
     }
     if (code) return code;
-    job->candidates = 2;
-    job->candidate[0] = rule;
-    job->candidate[1] = *best;
-    code = measure(job);
-    if (code) return code;
-    int kept = choose(job);
-    tell(job, TUNE_AXES, kept);
+    int kept = 0; /* without a winner the last batch began with the rule */
+    if (winner || !measured) {
+        job->candidates = winner ? 2 : 1;
+        job->candidate[0] = rule;
+        job->candidate[1] = *best;
+        code = measure(job);
+        if (code) return code;
+        kept = choose(job);
+        tell(job, TUNE_AXES, kept);
+    }
     *best = job->candidate[kept];
-    slowest(job, 0, seconds);
-    best->rule_us = (int64_t)llrint(1e6 * tune_median(seconds, job->repeat));
-    slowest(job, kept, seconds);
-    best->tuned_us = (int64_t)llrint(1e6 * tune_median(seconds, job->repeat));
+    *wins = kept > 0;
+    best->rule_us = median_us(job, 0);
+    best->tuned_us = median_us(job, kept);
     return CLI_OK;
 }
 
@@ -182,7 +191,7 @@ static int prepare(tune_job *job) {
     return CLI_OK;
 }
 
-static int report(const tune_job *job, const fy_tune_entry *best, const char *path) {
+static int report(const tune_job *job, const fy_tune_entry *best, int wins, const char *path) {
     char values[256];
     tune_values(best, values, sizeof values);
     double gain = (double)best->rule_us / (double)(best->tuned_us > 0 ? best->tuned_us : 1);
@@ -190,22 +199,27 @@ static int report(const tune_job *job, const fy_tune_entry *best, const char *pa
         return cli_print_json(json_pack("{s:s,s:s,s:s,s:i,s:f,s:f,s:f}", "file", path, "machine", best->machine, "best",
                                         values, "workers", (int)best->workers, "rule_ms", 1e-3 * (double)best->rule_us,
                                         "tuned_ms", 1e-3 * (double)best->tuned_us, "gain", gain));
-    printf("best: %s: %.3f ms, by rule %.3f ms (%.3f times as fast); kept in %s\n", values,
-           1e-3 * (double)best->tuned_us, 1e-3 * (double)best->rule_us, gain, path);
+    if (wins)
+        printf("best: %s: %.3f ms, by rule %.3f ms (%.3f times as fast); kept in %s\n", values,
+               1e-3 * (double)best->tuned_us, 1e-3 * (double)best->rule_us, gain, path);
+    else
+        printf("best: by rule: %.3f ms; nothing was faster by more than the scatter (kept in %s)\n",
+               1e-3 * (double)best->rule_us, path);
     return CLI_OK;
 }
 
 static int tune(const tune_options *o, const char *path) {
     static tune_job job; /* too large for a stack */
     fy_tune_entry best;
+    int wins = 0;
     size_t bytes = (size_t)o->ranks * sizeof *job.results;
     job.options = o;
     job.results = cli_shared_alloc(bytes);
     job.bench.gates = cli_shared_alloc(sizeof *job.bench.gates);
     int code = job.results && job.bench.gates ? prepare(&job) : cli_fail("no memory for the results");
-    if (!code) code = search(&job, &best);
+    if (!code) code = search(&job, &best, &wins);
     if (!code) code = tune_file_put(path, &best);
-    if (!code) code = report(&job, &best, path);
+    if (!code) code = report(&job, &best, wins, path);
     routing_free(&job.bench.routing);
     cli_shared_free(job.results, bytes);
     return code;

@@ -10,6 +10,17 @@ silent err
 says out "minibatch_rows"
 says out "best: "
 [ "$(wc -l <"$file")" -eq 1 ] || problem "not one line in the file"
+
+# The rule is measured once more against a winner, and never against itself.
+for try in 1 2 3 4; do
+    expect 0 "$FERRY" tune --shape $shape --quick --tune-file "$work/again"
+    if grep -v "^again" "$work/out" | grep "  <$" | grep -qv "by rule  <$"; then
+        says out "again "
+    else
+        grep "^again" "$work/out" && problem "the rule was measured against itself: $(cat "$work/out")"
+        says out "nothing was faster by more than the scatter"
+    fi
+done
 expect 0 "$FERRY" tune --shape $shape --quick --tune-file "$file" --json
 [ "$(wc -l <"$work/out")" -eq 1 ] || problem "--json is not one line"
 expect 0 "$FERRY" tune --shape $shape --quick --tune-file "$file" --processes
