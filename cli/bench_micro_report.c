@@ -157,10 +157,10 @@ static void print_remote(const bench_options *o, const micro_result *results) {
 static int report_text(const bench_options *o, const cli_devices *devices, const micro_result *results) {
     const char *no_peers = micro_no_peers(o, devices);
     double local[MICRO_COUNTS];
-    printf("micro     %d rows of %d bytes in random order, %d ranks (%s) on %d x %s; GB/s in one direction by "
+    printf("micro     %d rows of %d bytes in random order, %d rank%s (%s) on %d x %s; GB/s in one direction by "
            "multiprocessors\n%-24s",
-           MICRO_ROWS, MICRO_ROW_BYTES, (int)o->ranks, o->processes ? "processes" : "threads", devices->count,
-           devices->name, "");
+           MICRO_ROWS, MICRO_ROW_BYTES, (int)o->ranks, o->ranks == 1 ? "" : "s", o->processes ? "processes" : "threads",
+           devices->count, devices->name, "");
     for (int i = 0; i < MICRO_COUNTS; i++) {
         local[i] = 1e-9 * local_rate(o, results, i);
         printf(" %6d", micro_counts[i] ? micro_counts[i] : devices->processors);

@@ -75,28 +75,41 @@ static int count_all(const trace_log *log, int64_t end_ns, totals *t) {
     return CLI_OK;
 }
 
+/* Shares are of the time of all threads but the callers, who make the schedule and sleep after it. */
+static void print_table(const totals *t, double all_ms) {
+    double known_ms = 0;
+    printf("%-10s %8s %12s %8s %12s %8s\n", "phase", "units", "work ms", "share", "wait ms", "share");
+    for (int phase = 0; phase < FERRY_PHASE_COUNT; phase++) {
+        double work_ms = 1e-6 * (double)t->work_ns[phase], wait_ms = 1e-6 * (double)t->wait_ns[phase];
+        printf("%-10s %8" PRId64 " %12.3f ", phase_names[phase], t->units[phase], work_ms);
+        if (phase == FERRY_PHASE_SCHEDULE) {
+            printf("%8s %12.3f\n", "", wait_ms);
+            continue;
+        }
+        printf("%7.1f%% %12.3f %7.1f%%\n", 100 * work_ms / all_ms, wait_ms, 100 * wait_ms / all_ms);
+        known_ms += work_ms + wait_ms;
+    }
+    printf("%-10s %8s %12s %8s %12.3f %7.1f%%\n", "idle", "", "", "", all_ms - known_ms,
+           100 * (all_ms - known_ms) / all_ms);
+}
+
 int trace_report(const trace_job *job) {
     const trace_log *log = &job->log;
-    int64_t begin_ns = 0, end_ns = 0;
+    const trace_options *o = job->options;
+    int64_t begin_ns = 0, end_ns = 0, lost = trace_log_lost(log);
     totals t = {{0}, {0}, {0}};
     char title[256];
     trace_log_extent(log, &begin_ns, &end_ns);
     int code = count_all(log, end_ns, &t);
     if (code) return code;
 
-    /* Shares are of the time of all threads but the callers, who sleep after the schedule. */
-    double all_ms = 1e-6 * (double)(end_ns - begin_ns) * log->nranks * (log->workers - 1), known_ms = 0;
+    double whole_ms = 1e-6 * (double)(end_ns - begin_ns);
     trace_title(job, title, sizeof title);
     printf("%s\n%s: %.3f ms from the first event to the last\n\n", title,
-           job->options->backward ? "forward and backward" : "forward", 1e-6 * (double)(end_ns - begin_ns));
-    printf("%-10s %8s %12s %8s %12s %8s\n", "phase", "units", "work ms", "share", "wait ms", "share");
-    for (int phase = 0; phase < FERRY_PHASE_COUNT; phase++) {
-        double work_ms = 1e-6 * (double)t.work_ns[phase], wait_ms = 1e-6 * (double)t.wait_ns[phase];
-        printf("%-10s %8" PRId64 " %12.3f %7.1f%% %12.3f %7.1f%%\n", phase_names[phase], t.units[phase], work_ms,
-               100 * work_ms / all_ms, wait_ms, 100 * wait_ms / all_ms);
-        if (phase != FERRY_PHASE_SCHEDULE) known_ms += work_ms + wait_ms;
-    }
-    printf("%-10s %8s %12s %8s %12.3f %7.1f%%\n", "idle", "", "", "", all_ms - known_ms,
-           100 * (all_ms - known_ms) / all_ms);
+           o->backward ? "forward and backward" : "forward", whole_ms);
+    print_table(&t, whole_ms * log->nranks * (log->workers - 1));
+    if (lost > 0) printf("incomplete: %" PRId64 " events found no room and are not counted\n", lost);
+    if (o->json || o->svg)
+        printf("\nwrote %s%s%s\n", o->json ? o->json : "", o->json && o->svg ? ", " : "", o->svg ? o->svg : "");
     return fflush(stdout) ? cli_fail("cannot write to standard output") : CLI_OK;
 }

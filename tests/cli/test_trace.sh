@@ -16,6 +16,12 @@ for way in \
     for phase in schedule pull compute push sum idle; do
         grep -q "^$phase  *[0-9]" "$work/out" || problem "$way: no line '$phase'"
     done
+    # The caller's time has no share, so the shares add up to the whole.
+    awk '$1 ~ /^(schedule|pull|compute|push|sum|idle)$/ {for (i = 2; i <= NF; i++) if (sub(/%$/, "", $i)) all += $i}
+        END {exit !(all > 99.4 && all < 100.6)}' "$work/out" || problem "$way: shares: $(cat "$work/out")"
+    ! grep -q '^schedule.*%' "$work/out" || problem "$way: a share of the schedule"
+    ! grep -q incomplete "$work/out" || problem "$way: incomplete"
+    says out "wrote $json, $svg"
     grep -q '"traceEvents":\[' "$json" || problem "$way: no events"
     grep -q '^</svg>$' "$svg" || problem "$way: no picture"
 done
@@ -25,6 +31,9 @@ if command -v xmllint >/dev/null 2>&1; then expect 0 xmllint --noout "$svg"; fi
 expect 0 "$FERRY" trace --shape 64,64,4,2,100
 says out "H 64, I 64, E 4, K 2, T 100; 1 rank (threads)"
 silent err
+! grep -q wrote "$work/out" || problem "no file was asked for"
+expect 0 "$FERRY" trace --shape 64,64,4,2,100 --svg "$svg"
+grep -qx "wrote $svg" "$work/out" || problem "the file is not named: $(cat "$work/out")"
 
 # More than any machine has: said before anything is drawn.
 for way in "" "--backward --ranks 2"; do
@@ -38,6 +47,7 @@ done
 # Events that find no room are said.
 expect 0 "$FERRY" trace --shape 64,64,4,2,100 --events 3 --out "$json" --svg "$svg"
 says err "events found no room"
+grep -q '^incomplete: [1-9][0-9]* events found no room' "$work/out" || problem "the table hides lost events"
 grep -q '"lost_events":[1-9]' "$json" || problem "the file does not say that events were lost"
 
 expect 2 "$FERRY" trace
