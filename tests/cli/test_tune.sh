@@ -86,7 +86,8 @@ says err "notes: not a tune file"
 silent out
 cmp README.md "$work/notes" || problem "a file of something else was changed"
 for path in notes absent; do
-    for list in "$FERRY tune --list --tune-file $work/$path" "env FERRY_TUNE_FILE=$work/$path $FERRY tune --list --json"; do
+    for list in "$FERRY tune --list --tune-file $work/$path" \
+        "env FERRY_TUNE_FILE=$work/$path $FERRY tune --list --json"; do
         # shellcheck disable=SC2086
         expect 1 $list
         silent out
