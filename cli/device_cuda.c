@@ -8,7 +8,7 @@
 
 /* The runtime's words for this one speak of a version even where there is no driver at all. */
 static const char *say(cudaError_t error) {
-    if (error == cudaErrorInsufficientDriver) return "no CUDA driver (libcuda.so.1), or one older than this build's CUDA";
+    if (error == cudaErrorInsufficientDriver) return "no CUDA driver (libcuda.so.1), or too old a one";
     return error == cudaSuccess ? NULL : cudaGetErrorString(error);
 }
 

@@ -24,6 +24,7 @@ says out "products"
 expect 0 "$FERRY" plan --shape mixtral-8x7b --scale 64 --ranks 3 --machine data/machines/gb300.json
 says out "(peak)"
 
+expect 2 "$FERRY" plan --shape mixtral-8x7b --pull-warps 2
 # GPUs: memory of the CUDA layer, without a GPU.
 if "$FERRY" info --json | grep -q '"cuda":true'; then
     expect 0 "$FERRY" plan --backend cuda --shape qwen3-30b-a3b --ranks 2
