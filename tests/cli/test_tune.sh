@@ -12,7 +12,7 @@ says out "best: "
 [ "$(wc -l <"$file")" -eq 1 ] || problem "not one line in the file"
 
 # The rule is measured once more against a winner, and never against itself.
-for try in 1 2 3 4; do
+for _ in 1 2 3 4; do
     expect 0 "$FERRY" tune --shape $shape --quick --tune-file "$work/again"
     if grep -v "^again" "$work/out" | grep "  <$" | grep -qv "by rule  <$"; then
         says out "again "
