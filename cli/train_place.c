@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether the files that a training leaves can be written, and what they would replace: known before the work. */
 #include "cli/message.h"
+#include "cli/same_file.h"
 #include "cli/train.h"
 
 #include <errno.h>
@@ -18,12 +19,6 @@ static int check_folder(const char *path) {
     if (slash) *slash = 0;
     const char *where = slash ? folder : ".";
     return access(where, W_OK | X_OK) == 0 ? 0 : cli_fail("cannot write to %s: %s", where, strerror(errno));
-}
-
-static int same_file(const char *a, const char *b) {
-    struct stat x, y;
-    if (strcmp(a, b) == 0) return 1;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 static int is_routing(const safetensors_file *file) {
@@ -46,9 +41,9 @@ static int check_old(const char *option, const char *path, int (*is_kind)(const 
 int train_places_check(const train_options *o, const char *text_path) {
     const char *save = o->save, *record = o->record_routing;
     int code = 0;
-    if (save && same_file(save, text_path)) return cli_usage("--save: %s is the text to learn", save);
-    if (record && same_file(record, text_path)) return cli_usage("--record-routing: %s is the text to learn", record);
-    if (save && record && same_file(save, record)) return cli_usage("--save and --record-routing are both %s", save);
+    if (save && cli_same_file(save, text_path)) return cli_usage("--save: %s is the text to learn", save);
+    if (record && cli_same_file(record, text_path)) return cli_usage("--record-routing: %s is the text to learn", record);
+    if (save && record && cli_same_file(save, record)) return cli_usage("--save and --record-routing are both %s", save);
     if (save) code = check_folder(save);
     if (save && !code) code = check_old("save", save, train_checkpoint_is, "checkpoint of this program");
     if (record && !code) code = check_folder(record);
