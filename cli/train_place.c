@@ -42,8 +42,10 @@ int train_places_check(const train_options *o, const char *text_path) {
     const char *save = o->save, *record = o->record_routing;
     int code = 0;
     if (save && cli_same_file(save, text_path)) return cli_usage("--save: %s is the text to learn", save);
-    if (record && cli_same_file(record, text_path)) return cli_usage("--record-routing: %s is the text to learn", record);
-    if (save && record && cli_same_file(save, record)) return cli_usage("--save and --record-routing are both %s", save);
+    if (record && cli_same_file(record, text_path))
+        return cli_usage("--record-routing: %s is the text to learn", record);
+    if (save && record && cli_same_file(save, record))
+        return cli_usage("--save and --record-routing are both %s", save);
     if (save) code = check_folder(save);
     if (save && !code) code = check_old("save", save, train_checkpoint_is, "checkpoint of this program");
     if (record && !code) code = check_folder(record);

@@ -64,4 +64,12 @@ FY_DEVICE bool fy_is_shared(int kind) { return kind == FY_SHARED_MAKE || kind ==
 /* Blocks of 64 rows that a tile's rows fill: the second warpgroup has no work where this is 1. */
 FY_DEVICE int fy_tile_blocks_used(int rows) { return rows > FY_BLOCK_ROWS ? 2 : 1; }
 
+/* The next of `tickets` on a counter, or -1. */
+FY_DEVICE int fy_take(uint32_t *counter, int tickets, int lane) {
+    int ticket = 0;
+    if (lane == 0) ticket = (int)atomicAdd(counter, 1u);
+    ticket = __shfl_sync(0xffffffffu, ticket, 0);
+    return ticket < tickets ? ticket : -1;
+}
+
 #endif

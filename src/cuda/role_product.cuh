@@ -117,7 +117,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
             continue;
         }
         uint16_t *target = nullptr;
-        if (!fy_is_make(w.kind)) target = fy_push_target(c, w, group, warp, lane);
+        if (!fy_is_make(w.kind)) target = fy_push_target(c, fy_is_shared(w.kind), w.row, w.rows, group, warp, lane);
         int last = -1, send_at = min(2, w.depth - 1), rows_of = fy_is_shared(w.kind) ? -1 : w.counter;
         fy_trace_begin(0, rows_of);
         for (int k = 0; k < w.depth; k++) {

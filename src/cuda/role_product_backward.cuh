@@ -154,7 +154,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             else
                 fy_store_gradient<false>(c, b, acc, t, shared, stage, group, weight);
         } else {
-            uint16_t *target = fy_dx_target(c, t, group, warp, lane);
+            uint16_t *target = fy_push_target(c, t.shared, t.row, t.rows, group, warp, lane);
             fy_multiply<0, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
             fy_trace_next(FY_MARK_DX, fy_rows_of(t));
             /* The buffer may still be read by the copy engine from another kind of tile. */

@@ -106,14 +106,6 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
     return true;
 }
 
-/* The next of `tickets` on a counter, or -1. */
-FY_DEVICE int fy_take(uint32_t *counter, int tickets, int lane) {
-    int ticket = 0;
-    if (lane == 0) ticket = (int)atomicAdd(counter, 1u);
-    ticket = __shfl_sync(0xffffffffu, ticket, 0);
-    return ticket < tickets ? ticket : -1;
-}
-
 /* The head's rows: waits for nobody, so every warp may help before it does what it is for. */
 template <bool KEEP>
 FY_DEVICE void fy_pull_head(const fy_gpu_call &c) {

@@ -160,19 +160,11 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
     return true;
 }
 
-/* The next ticket on a counter, or -1. */
-FY_DEVICE int fy_take_pull(uint32_t *counter, int tickets, int lane) {
-    int ticket = 0;
-    if (lane == 0) ticket = (int)atomicAdd(counter, 1u);
-    ticket = __shfl_sync(0xffffffffu, ticket, 0);
-    return ticket < tickets ? ticket : -1;
-}
-
 /* The head's rows, in small tickets and each for itself: waits for nobody, so every warp may help. */
 FY_DEVICE void fy_pull_backward_head(const fy_gpu_call &c, const fy_gpu_backward &b) {
     const int per_tile = FY_TILE_M / FY_HEAD_ROWS;
     int lane = threadIdx.x & 31, ticket;
-    while ((ticket = fy_take_pull(&b.table.state->take_head, b.table.state->head_tiles * per_tile, lane)) >= 0)
+    while ((ticket = fy_take(&b.table.state->take_head, b.table.state->head_tiles * per_tile, lane)) >= 0)
         fy_pull_backward_ticket(c, b, ticket / per_tile, ticket % per_tile * FY_HEAD_ROWS, FY_HEAD_ROWS, false, lane);
 }
 
@@ -181,7 +173,7 @@ FY_DEVICE void fy_pull_backward_role(const fy_gpu_call &c, const fy_gpu_backward
     int lane = threadIdx.x & 31, ticket;
     for (;;) {
         int head = b.table.state->head_tiles;
-        ticket = fy_take_pull(&b.table.state->take_pull, (c.table.state->tiles - head) * per_tile, lane);
+        ticket = fy_take(&b.table.state->take_pull, (c.table.state->tiles - head) * per_tile, lane);
         if (ticket < 0) return;
         if (!fy_pull_backward_ticket(c, b, head + ticket / per_tile, ticket % per_tile * FY_PULL_ROWS, FY_PULL_ROWS,
                                      c.fan_out && c.slots <= 32, lane))

@@ -15,12 +15,16 @@
 #include "cuda/prim_matrix.cuh"
 #include "cuda/wait.cuh"
 
-/* Where the warp's row `lane` (of 16) goes; NULL: nowhere, a padding row. */
-FY_DEVICE uint16_t *fy_push_target(const fy_gpu_call &c, const fy_work &w, int group, int warp, int lane) {
+/*
+ * Where row `lane` (of 16) of a warp goes, of a tile whose `rows` rows begin at `row`; `shared`: of the shared expert.
+ * NULL: nowhere, a padding row.
+ */
+FY_DEVICE uint16_t *fy_push_target(const fy_gpu_call &c, bool shared, int row, int rows, int group, int warp,
+                                   int lane) {
     int r = group * FY_BLOCK_ROWS + warp * 16 + (lane & 15);
-    if (r >= w.rows) return nullptr;
-    if (w.kind == FY_SHARED_FINISH) return c.table.shared_y + (int64_t)(w.row + r) * c.hidden;
-    int2 from = *(const int2 *)&c.table.source[w.row + r];
+    if (r >= rows) return nullptr;
+    if (shared) return c.table.shared_y + (int64_t)(row + r) * c.hidden;
+    int2 from = *(const int2 *)&c.table.source[row + r];
     return (uint16_t *)(c.peer[from.x] + c.at.y) + (int64_t)from.y * c.hidden;
 }
 
