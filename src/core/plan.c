@@ -25,12 +25,16 @@ static int64_t balanced_rows(const fy_shape *s, int64_t local_experts) {
     return fy_round_to_blocks(s->max_tokens * s->slots) + local_experts * FY_BLOCK_ROWS;
 }
 
+static int64_t most_rows(const fy_shape *s, int64_t local_experts) {
+    return local_experts == 0 ? 0 : s->nranks * s->max_tokens * s->slots;
+}
+
 /* Rows of the context of a rank with so many experts. */
 static int64_t context_rows(const ferry_layer_config *config, const fy_shape *s, int64_t local_experts) {
-    int64_t most = fy_most_blocks(local_experts == 0 ? 0 : s->nranks * s->max_tokens * s->slots, local_experts);
+    int64_t most = fy_most_blocks(most_rows(s, local_experts), local_experts) * FY_BLOCK_ROWS;
     int64_t rows =
         config->context_rows >= 0 ? fy_round_to_blocks(config->context_rows) : 2 * balanced_rows(s, local_experts);
-    return fy_least(rows, most * FY_BLOCK_ROWS);
+    return fy_least(rows, most);
 }
 
 ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend, int rank, int nranks,
@@ -49,7 +53,7 @@ ferry_status fy_plan(const ferry_layer_config *config, const fy_backend *backend
                   .comm_sms = config->comm_sms,
                   .sm_margin = config->sm_margin};
     s.local_experts = count_local(config, rank, nranks);
-    s.max_rows = s.local_experts == 0 ? 0 : nranks * s.max_tokens * s.slots;
+    s.max_rows = most_rows(&s, s.local_experts);
     s.max_blocks = fy_most_blocks(s.max_rows, s.local_experts);
     int64_t all = fy_most(s.max_blocks, 1) * FY_BLOCK_ROWS;
     s.ring_rows = config->ring_rows > 0 ? fy_round_to_blocks(config->ring_rows) : balanced_rows(&s, s.local_experts);

@@ -12,9 +12,8 @@ typedef struct fy_gpu_kept {
     uint32_t call; /* the forward's number on the device: the ring's stamp */
     int32_t tokens, blocks, tiles, macrobatches, rows;
     int32_t remote_rows,
-        own_rows;     /* of peers' tokens; results that this rank's sums read, the shared expert's included */
-    int32_t has_x;    /* own_x is there: some rank's context does not hold all its rows, or there is a shared expert */
-    int32_t spare[7]; /* 64 bytes */
+        own_rows;  /* of peers' tokens; results that this rank's sums read, the shared expert's included */
+    int32_t has_x; /* own_x is there: some rank has more rows than every context holds, or there is a shared expert */
 } fy_gpu_kept;
 
 /* The schedule that a forward with a context writes straight here, and copies of what the caller may change. */

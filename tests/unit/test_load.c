@@ -3,15 +3,10 @@
  * Load statistics and ready words: the rules against their definitions over random counts; a forward's counts against
  * the ids of all ranks; a word of each expert, set by the weight part alone.
  */
-#include "ferry/ferry.h"
+#include "layer_ranks.h"
 #include "rules/load.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
 #include <math.h>
-#include <pthread.h>
 #include <string.h>
 
 static uint64_t state = 977;
@@ -82,23 +77,16 @@ static void draw_ids(int32_t ids[RANKS][TOKENS * SLOTS], int32_t rows[EXPERTS]) 
 }
 
 typedef struct job {
-    ferry_thread_group *group;
-    int rank;
     int32_t *ids;
-    int32_t ring;   /* rows: 64 cuts experts at macrobatch ends */
     int32_t wanted; /* gradients are wanted at all */
     int32_t expert_rows[EXPERTS];
     ferry_load load;
     uint32_t after_data[LOCAL], after_weight[LOCAL];
     int64_t local;
-    ferry_status status;
 } job;
 
-static ferry_matrices matrices(void *base, int64_t rows, int64_t columns, ferry_dtype dtype) {
-    return (ferry_matrices){.base = base, .expert_stride = rows * columns, .row_stride = columns, .dtype = dtype};
-}
-
-static ferry_status work(job *j, ferry_layer *layer, ferry_context *context) {
+static ferry_status work(void *argument, int rank, ferry_layer *layer, ferry_context *context) {
+    job *j = argument;
     static uint16_t weights[RANKS][LOCAL * HIDDEN * INNER];
     static float gradient[RANKS][LOCAL * HIDDEN * INNER];
     uint16_t x[TOKENS * HIDDEN] = {0}, out[TOKENS * HIDDEN];
@@ -106,13 +94,14 @@ static ferry_status work(job *j, ferry_layer *layer, ferry_context *context) {
     int32_t tokens = TOKENS;
     ferry_forward_args f;
     ferry_backward_args b;
+    j->local = ferry_layer_local_experts(layer, rank);
     ferry_forward_args_init(&f);
     f.num_tokens = &tokens;
     f.x = x;
     f.ids = j->ids;
     f.weights = router;
-    f.params.gate = f.params.up = matrices(weights[j->rank], INNER, HIDDEN, FERRY_BF16);
-    f.params.down = matrices(weights[j->rank], HIDDEN, INNER, FERRY_BF16);
+    f.params.gate = f.params.up = dense_matrices(weights[rank], INNER, HIDDEN, FERRY_BF16);
+    f.params.down = dense_matrices(weights[rank], HIDDEN, INNER, FERRY_BF16);
     f.out = out;
     f.context = context;
     f.expert_rows = j->expert_rows;
@@ -124,7 +113,7 @@ static ferry_status work(job *j, ferry_layer *layer, ferry_context *context) {
     b.dout = x;
     b.params = f.params;
     b.dx = out;
-    if (j->wanted) b.grads.down.to = matrices(gradient[j->rank], HIDDEN, INNER, FERRY_F32);
+    if (j->wanted) b.grads.down.to = dense_matrices(gradient[rank], HIDDEN, INNER, FERRY_F32);
     b.parts = FERRY_BACKWARD_DATA;
     b.ready = j->after_data;
     b.ready_value = 5;
@@ -134,58 +123,29 @@ static ferry_status work(job *j, ferry_layer *layer, ferry_context *context) {
     return status ? status : ferry_backward(layer, &b);
 }
 
-static void *rank_main(void *argument) {
-    job *j = argument;
-    ferry_comm_config comm_config;
-    ferry_layer_config config;
-    ferry_comm *comm = NULL;
-    ferry_layer *layer = NULL;
-    ferry_context *context = NULL;
-    ferry_comm_config_init(&comm_config);
-    ferry_layer_config_init(&config);
-    config.hidden = HIDDEN;
-    config.intermediate = INNER;
-    config.experts = EXPERTS;
-    config.slots = SLOTS;
-    config.max_tokens = TOKENS;
-    config.ring_rows = j->ring;
-    config.tune_file = "";
-    j->status = ferry_thread_group_bootstrap(j->group, j->rank, &comm_config.bootstrap);
-    if (!j->status) j->status = ferry_comm_create(&comm_config, &comm);
-    if (!j->status) j->status = ferry_layer_create(comm, &config, &layer);
-    if (!j->status) j->status = ferry_context_create(layer, NULL, &context);
-    if (!j->status) {
-        j->local = ferry_layer_local_experts(layer, j->rank);
-        j->status = work(j, layer, context);
-    }
-    ferry_context_destroy(context);
-    ferry_layer_destroy(layer);
-    ferry_comm_destroy(comm);
-    return NULL;
-}
-
+/* ring: rows, 64 cuts experts at macrobatch ends. */
 static void run_layer(int32_t ring, int wanted) {
     int32_t ids[RANKS][TOKENS * SLOTS], rows[EXPERTS], rank_of[EXPERTS] = {0, 0, 0, 0, 1, 1, 1};
     int64_t scratch[RANKS];
-    ferry_thread_group *group;
-    pthread_t thread[RANKS];
+    layer_rank ranks[RANKS];
     job jobs[RANKS];
     ferry_load load;
     draw_ids(ids, rows);
     fy_load_of(rows, rank_of, EXPERTS, RANKS, scratch, &load);
-    assert_int_equal(ferry_thread_group_create(RANKS, &group), FERRY_OK);
     memset(jobs, 0xee, sizeof jobs);
     for (int r = 0; r < RANKS; r++) {
-        jobs[r].group = group;
-        jobs[r].rank = r;
         jobs[r].ids = ids[r];
-        jobs[r].ring = ring;
         jobs[r].wanted = wanted;
-        assert_int_equal(pthread_create(&thread[r], NULL, rank_main, &jobs[r]), 0);
+        layer_rank_init(&ranks[r], work, &jobs[r]);
+        ranks[r].layer.hidden = HIDDEN;
+        ranks[r].layer.intermediate = INNER;
+        ranks[r].layer.experts = EXPERTS;
+        ranks[r].layer.slots = SLOTS;
+        ranks[r].layer.max_tokens = TOKENS;
+        ranks[r].layer.ring_rows = ring;
     }
-    for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
+    run_layer_ranks(ranks, RANKS);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(jobs[r].status, FERRY_OK);
         assert_memory_equal(jobs[r].expert_rows, rows, sizeof rows);
         assert_memory_equal(&jobs[r].load, &load, sizeof load);
         for (int e = 0; e < LOCAL; e++) {
@@ -193,7 +153,6 @@ static void run_layer(int32_t ring, int wanted) {
             assert_int_equal(jobs[r].after_weight[e], e < jobs[r].local ? 5 : 0xeeeeeeee);
         }
     }
-    ferry_thread_group_destroy(group);
 }
 
 static void test_layer(void **unused) {

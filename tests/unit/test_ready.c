@@ -4,13 +4,8 @@
  * finds what is there at the end. Over routings (even, one expert, none), rings that cut experts, parts, the gradients
  * that are wanted, sums on top of old ones, and contexts with and without rows.
  */
-#include "ferry/ferry.h"
+#include "layer_ranks.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-#include <pthread.h>
 #include <sched.h>
 #include <string.h>
 
@@ -33,15 +28,12 @@ typedef struct trial {
 
 typedef struct job {
     const trial *t;
-    ferry_thread_group *group;
-    int rank;
     int64_t local;
     int32_t ids[TOKENS * SLOTS];
     uint32_t ready[LOCAL];
     int stop; /* the watcher is not needed any more */
     float gradient[KINDS][LOCAL * MATRIX], seen[KINDS][LOCAL * MATRIX];
     int copied;
-    ferry_status status;
 } job;
 
 static job jobs[RANKS];
@@ -64,10 +56,6 @@ static void *watch(void *argument) {
     return NULL;
 }
 
-static ferry_matrices matrices(void *base, int64_t rows, int64_t columns, ferry_dtype dtype) {
-    return (ferry_matrices){.base = base, .expert_stride = rows * columns, .row_stride = columns, .dtype = dtype};
-}
-
 static void fill(uint16_t *values, int count, uint64_t seed) {
     for (int i = 0; i < count; i++) {
         seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
@@ -75,24 +63,26 @@ static void fill(uint16_t *values, int count, uint64_t seed) {
     }
 }
 
-static ferry_status work(job *j, ferry_layer *layer, ferry_context *context) {
+static ferry_status work(void *argument, int rank, ferry_layer *layer, ferry_context *context) {
+    job *j = argument;
     static uint16_t up[RANKS][LOCAL * MATRIX], down[RANKS][LOCAL * MATRIX];
     uint16_t x[TOKENS * HIDDEN], out[TOKENS * HIDDEN];
     float router[TOKENS * SLOTS];
-    int32_t tokens = TOKENS - 20 * j->rank;
+    int32_t tokens = TOKENS - 20 * rank;
     ferry_forward_args f;
     ferry_backward_args b;
-    fill(x, TOKENS * HIDDEN, 5 + (uint64_t)j->rank);
-    fill(up[j->rank], LOCAL * MATRIX, 15 + (uint64_t)j->rank);
-    fill(down[j->rank], LOCAL * MATRIX, 25 + (uint64_t)j->rank);
+    j->local = ferry_layer_local_experts(layer, rank);
+    fill(x, TOKENS * HIDDEN, 5 + (uint64_t)rank);
+    fill(up[rank], LOCAL * MATRIX, 15 + (uint64_t)rank);
+    fill(down[rank], LOCAL * MATRIX, 25 + (uint64_t)rank);
     for (int i = 0; i < TOKENS * SLOTS; i++) router[i] = 0.25f + (float)(i % 7);
     ferry_forward_args_init(&f);
     f.num_tokens = &tokens;
     f.x = x;
     f.ids = j->ids;
     f.weights = router;
-    f.params.gate = f.params.up = matrices(up[j->rank], INNER, HIDDEN, FERRY_BF16);
-    f.params.down = matrices(down[j->rank], HIDDEN, INNER, FERRY_BF16);
+    f.params.gate = f.params.up = dense_matrices(up[rank], INNER, HIDDEN, FERRY_BF16);
+    f.params.down = dense_matrices(down[rank], HIDDEN, INNER, FERRY_BF16);
     f.out = out;
     f.context = context;
     ferry_status status = ferry_forward(layer, &f);
@@ -106,7 +96,7 @@ static ferry_status work(job *j, ferry_layer *layer, ferry_context *context) {
     ferry_gradient *to[KINDS] = {&b.grads.gate, &b.grads.up, &b.grads.down};
     for (int k = 0; k < KINDS; k++) {
         if (!(j->t->wanted >> k & 1)) continue;
-        to[k]->to = matrices(j->gradient[k], k < 2 ? INNER : HIDDEN, k < 2 ? HIDDEN : INNER, FERRY_F32);
+        to[k]->to = dense_matrices(j->gradient[k], k < 2 ? INNER : HIDDEN, k < 2 ? HIDDEN : INNER, FERRY_F32);
         to[k]->beta = j->t->beta;
     }
     b.ready = j->ready;
@@ -119,67 +109,37 @@ static ferry_status work(job *j, ferry_layer *layer, ferry_context *context) {
     return status;
 }
 
-static void *rank_main(void *argument) {
-    job *j = argument;
-    ferry_comm_config comm_config;
-    ferry_layer_config config;
-    ferry_comm *comm = NULL;
-    ferry_layer *layer = NULL;
-    ferry_context *context = NULL;
-    ferry_comm_config_init(&comm_config);
-    comm_config.comm_workers = 1 + j->rank;
-    comm_config.compute_workers = 3;
-    ferry_layer_config_init(&config);
-    config.hidden = HIDDEN;
-    config.intermediate = INNER;
-    config.experts = EXPERTS;
-    config.slots = SLOTS;
-    config.max_tokens = TOKENS;
-    config.ring_rows = j->t->ring;
-    config.context_rows = j->t->context_rows;
-    config.tune_file = "";
-    j->status = ferry_thread_group_bootstrap(j->group, j->rank, &comm_config.bootstrap);
-    if (!j->status) j->status = ferry_comm_create(&comm_config, &comm);
-    if (!j->status) j->status = ferry_layer_create(comm, &config, &layer);
-    if (!j->status) j->status = ferry_context_create(layer, NULL, &context);
-    if (!j->status) {
-        j->local = ferry_layer_local_experts(layer, j->rank);
-        j->status = work(j, layer, context);
-    }
-    ferry_context_destroy(context);
-    ferry_layer_destroy(layer);
-    ferry_comm_destroy(comm);
-    return NULL;
-}
-
 static void run(const trial *t) {
-    ferry_thread_group *group;
-    pthread_t thread[RANKS];
-    assert_int_equal(ferry_thread_group_create(RANKS, &group), FERRY_OK);
+    layer_rank ranks[RANKS];
     for (int r = 0; r < RANKS; r++) {
         job *j = &jobs[r];
         memset(j, 0, sizeof *j);
         j->t = t;
-        j->group = group;
-        j->rank = r;
         for (int i = 0; i < TOKENS * SLOTS; i++)
             j->ids[i] = t->only == -2 ? -1 : t->only >= 0 ? t->only : (int32_t)random_below(EXPERTS + 1) - 1;
         memset(j->ready, 0xee, sizeof j->ready);
         for (int k = 0; k < KINDS; k++)
             for (int i = 0; i < LOCAL * MATRIX; i++) j->gradient[k][i] = t->beta > 0 ? 0.5f : __builtin_nanf("");
         memset(j->seen, 0xee, sizeof j->seen);
-        assert_int_equal(pthread_create(&thread[r], NULL, rank_main, j), 0);
+        layer_rank_init(&ranks[r], work, j);
+        ranks[r].comm.comm_workers = 1 + r;
+        ranks[r].comm.compute_workers = 3;
+        ranks[r].layer.hidden = HIDDEN;
+        ranks[r].layer.intermediate = INNER;
+        ranks[r].layer.experts = EXPERTS;
+        ranks[r].layer.slots = SLOTS;
+        ranks[r].layer.max_tokens = TOKENS;
+        ranks[r].layer.ring_rows = t->ring;
+        ranks[r].layer.context_rows = t->context_rows;
     }
-    for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
+    run_layer_ranks(ranks, RANKS);
     for (int r = 0; r < RANKS; r++) {
         job *j = &jobs[r];
         size_t bytes = (size_t)j->local * MATRIX * sizeof(float);
-        assert_int_equal(j->status, FERRY_OK);
         assert_int_equal(j->copied, j->local);
         for (int k = 0; k < KINDS; k++)
             if (t->wanted >> k & 1) assert_memory_equal(j->seen[k], j->gradient[k], bytes);
     }
-    ferry_thread_group_destroy(group);
 }
 
 static void test_words(void **unused) {

@@ -5,12 +5,8 @@
  */
 #include "cli/message.h"
 #include "cli/tune.h"
+#include "layer_ranks.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -307,20 +303,15 @@ static void test_writers(void **unused) {
 enum { RANKS = 2, TOKENS = 150, SLOTS = 2, EXPERTS = 4, HIDDEN = 64, INNER = 32, LOCAL = 2 };
 
 typedef struct job {
-    ferry_thread_group *group;
-    int rank, comm_workers, compute_workers;
+    int comm_workers, compute_workers;
     int64_t minibatch;
     const char *tune_file;
     ferry_plan plan;
-    ferry_status status;
     uint16_t out[TOKENS * HIDDEN];
 } job;
 
-static ferry_matrices matrices(void *base, int64_t rows, int64_t columns) {
-    return (ferry_matrices){.base = base, .expert_stride = rows * columns, .row_stride = columns, .dtype = FERRY_BF16};
-}
-
-static ferry_status forward(job *j, ferry_layer *layer) {
+static ferry_status forward(void *argument, int rank, ferry_layer *layer, ferry_context *context) {
+    job *j = argument;
     static uint16_t weights[LOCAL * HIDDEN * INNER], x[TOKENS * HIDDEN];
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static int filled; /* once: other ranks may be reading */
@@ -333,7 +324,7 @@ static ferry_status forward(job *j, ferry_layer *layer) {
     filled = 1;
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < TOKENS * SLOTS; i++) {
-        ids[i] = (i * 7 + j->rank) % EXPERTS;
+        ids[i] = (i * 7 + rank) % EXPERTS;
         router[i] = 0.5f;
     }
     ferry_forward_args f;
@@ -342,57 +333,37 @@ static ferry_status forward(job *j, ferry_layer *layer) {
     f.x = x;
     f.ids = ids;
     f.weights = router;
-    f.params.gate = f.params.up = matrices(weights, INNER, HIDDEN);
-    f.params.down = matrices(weights, HIDDEN, INNER);
+    f.params.gate = f.params.up = dense_matrices(weights, INNER, HIDDEN, FERRY_BF16);
+    f.params.down = dense_matrices(weights, HIDDEN, INNER, FERRY_BF16);
     f.out = j->out;
-    return ferry_forward(layer, &f);
-}
-
-static void *rank_main(void *argument) {
-    job *j = argument;
-    ferry_comm_config comm_config;
-    ferry_layer_config config;
-    ferry_comm *comm = NULL;
-    ferry_layer *layer = NULL;
-    ferry_comm_config_init(&comm_config);
-    ferry_layer_config_init(&config);
-    comm_config.comm_workers = j->comm_workers;
-    comm_config.compute_workers = j->compute_workers;
-    config.hidden = HIDDEN;
-    config.intermediate = INNER;
-    config.experts = EXPERTS;
-    config.slots = SLOTS;
-    config.max_tokens = TOKENS;
-    config.minibatch_rows = j->minibatch;
-    config.tune_file = j->tune_file;
+    (void)context; /* of no use to a forward alone */
     j->plan = (ferry_plan){.size = sizeof j->plan};
-    j->status = ferry_thread_group_bootstrap(j->group, j->rank, &comm_config.bootstrap);
-    if (!j->status) j->status = ferry_comm_create(&comm_config, &comm);
-    if (!j->status) j->status = ferry_layer_create(comm, &config, &layer);
-    if (!j->status) j->status = ferry_layer_get_plan(layer, &j->plan);
-    if (!j->status) j->status = forward(j, layer);
-    ferry_layer_destroy(layer);
-    ferry_comm_destroy(comm);
-    return NULL;
+    ferry_status status = ferry_layer_get_plan(layer, &j->plan);
+    return status ? status : ferry_forward(layer, &f);
 }
 
 static job jobs[RANKS], plain;
+static int has_plain;
 
 /* What is in `jobs`, on all ranks; the result's bits are those of the first run. */
 static void run_jobs(void) {
-    ferry_thread_group *group;
-    pthread_t thread[RANKS];
-    assert_int_equal(ferry_thread_group_create(RANKS, &group), FERRY_OK);
+    layer_rank ranks[RANKS];
     for (int r = 0; r < RANKS; r++) {
-        jobs[r].group = group;
-        jobs[r].rank = r;
-        memset(jobs[r].out, 0xee, sizeof jobs[r].out);
-        assert_int_equal(pthread_create(&thread[r], NULL, rank_main, &jobs[r]), 0);
+        job *j = &jobs[r];
+        memset(j->out, 0xee, sizeof j->out);
+        layer_rank_init(&ranks[r], forward, j);
+        ranks[r].comm.comm_workers = j->comm_workers;
+        ranks[r].comm.compute_workers = j->compute_workers;
+        ranks[r].layer.hidden = HIDDEN;
+        ranks[r].layer.intermediate = INNER;
+        ranks[r].layer.experts = EXPERTS;
+        ranks[r].layer.slots = SLOTS;
+        ranks[r].layer.max_tokens = TOKENS;
+        ranks[r].layer.minibatch_rows = j->minibatch;
+        ranks[r].layer.tune_file = j->tune_file;
     }
-    for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
-    ferry_thread_group_destroy(group);
-    for (int r = 0; r < RANKS; r++) assert_int_equal(jobs[r].status, FERRY_OK);
-    if (plain.status == FERRY_OK && plain.rank < 0) assert_memory_equal(jobs[0].out, plain.out, sizeof plain.out);
+    run_layer_ranks(ranks, RANKS);
+    if (has_plain) assert_memory_equal(jobs[0].out, plain.out, sizeof plain.out);
 }
 
 /* Both ranks are told alike and have one plan. */
@@ -416,7 +387,7 @@ static void test_layer(void **unused) {
     ferry_plan rule = run("", 1, 3, 0);
     assert_int_equal(rule.tuned, 0);
     plain = jobs[0];
-    plain.rank = -1;
+    has_plain = 1;
     ferry_layer_config_init(&c);
     c.hidden = HIDDEN;
     c.intermediate = INNER;
