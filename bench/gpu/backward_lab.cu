@@ -4,8 +4,8 @@
  * here.
  *   backward_lab check           values against FP64, and the same bits over rings, contexts, parts and gradient types
  *   backward_lab plain           one small problem of those, for tools that make a program slow
- *   backward_lab time [name]     the benchmark shapes: the whole call; each product alone, also over the plain product
- * of 8192 x 8192 x 8192 (cli/bench_plain.h) that runs before it, each after a rest
+ *   backward_lab time [name]     the benchmark shapes: the whole call, and each product alone after a rest, also over
+ *                                cli/bench_plain.h's of 8192 x 8192 x 8192 before it
  */
 #include "problem.cuh"
 
