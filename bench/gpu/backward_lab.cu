@@ -17,6 +17,7 @@ extern "C" {
 #include "cuda/launch_backward.h"
 #include "cuda/maps.h"
 }
+#include "rules/side.h"
 #include "rules/swiglu.h"
 #include "rules/tile.h"
 
@@ -657,25 +658,30 @@ static float time_alone(Bench::Run &r, const std::vector<fy_gpu_unit> &all, int 
             if (which == 2 ? i < 2 : i == 2) g[i]->to.base = nullptr;
     }
     if (fy_gpu_gradient_describe(&r.gradient, r.context, &args, &call, &back)) return NAN;
-    int64_t tickets = 0;
+    int tickets[FY_SIDES] = {0, 0};
     std::vector<fy_gpu_unit> some;
-    auto tiles = [&](int64_t m, int64_t n) { return fy_divide_up(m, 128) * fy_divide_up(n, 256); };
+    auto tiles = [&](int64_t m, int64_t n, int side) {
+        return (int)fy_divide_up(m, 128) * fy_side_columns((int)fy_divide_up(n, 256), side);
+    };
     int64_t I = r.shape.intermediate, H = r.shape.hidden;
     for (size_t i = 0; i + 1 < all.size(); i++) {
         if (all[i].kind != kind) continue;
         fy_gpu_unit u = all[i];
-        int64_t each = kind == FY_WEIGHT ? (which == 2 ? tiles(H, I) : 2 * tiles(I, H))
-                                         : (all[i + 1].ticket - all[i].ticket) / all[i].tiles;
-        u.ticket = (int)tickets;
-        tickets += each * u.tiles;
+        for (int s = 0; s < FY_SIDES; s++) {
+            int each = kind == FY_WEIGHT ? (which == 2 ? tiles(H, I, s) : 2 * tiles(I, H, s))
+                                         : (all[i + 1].ticket[s] - all[i].ticket[s]) / all[i].tiles;
+            u.ticket[s] = tickets[s];
+            tickets[s] += each * u.tiles;
+        }
+        u.needs = -1;
         some.push_back(u);
     }
-    some.push_back({FY_LAST, 0, 0, (int)tickets});
+    some.push_back({FY_LAST, 0, 0, 0, {tickets[0], tickets[1]}});
     CHECK(cudaMemcpy(back.table.unit, some.data(), some.size() * sizeof some[0], cudaMemcpyDefault));
     fy_gpu_backward_state state;
     CHECK(cudaMemcpy(&state, back.table.state, sizeof state, cudaMemcpyDefault));
-    state.tickets = (int)tickets;
-    state.take_ticket = 0;
+    state.units = (int)some.size() - 1;
+    state.take_ticket[0] = state.take_ticket[FY_LINE_WORDS] = 0;
     state.take_pull = state.take_sum = state.take_head = 0x3fffffff;
     std::vector<float> ms, ratio;
     for (int i = 0; i < repeats + 2; i++) {

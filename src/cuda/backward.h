@@ -47,10 +47,10 @@ typedef struct fy_gpu_backward_state {
     uint32_t x_call;    /* the forward whose x is staged for peers; 0: none. Any forward clears both */
     int32_t ringed;     /* in this call: that is the forward of the context */
     uint32_t staged;    /* blocks of the staging launch that are done */
-    int32_t tickets, units, steps;
+    int32_t units, steps;
     int32_t head_tiles, head_end; /* the head of the walk, whose rows all warps pull; its end in padded rows */
-    int32_t spare[23];            /* counters that many blocks take from are lines apart */
-    uint32_t take_ticket, line0[31];
+    int32_t spare[24];            /* counters that many blocks take from are lines apart */
+    uint32_t take_ticket[2 * FY_LINE_WORDS]; /* of each side */
     uint32_t take_pull, line1[31];
     uint32_t take_sum, line2[31];
     uint32_t take_head, line3[31];

@@ -6,7 +6,7 @@
 #ifndef FERRY_CUDA_BLOCK_CUH
 #define FERRY_CUDA_BLOCK_CUH
 
-#include "cuda/call.h"
+#include "cuda/kind.cuh"
 #include "cuda/prim_barrier.cuh"
 #include "rules/tile.h"
 
@@ -54,12 +54,6 @@ FY_DEVICE uint8_t *fy_group_buffer(uint8_t *shared, int group) {
 FY_DEVICE fy_block *fy_block_of(uint8_t *shared) {
     return (fy_block *)(shared + FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES);
 }
-
-/* fy_divide_up in 32 bits: wide arithmetic costs the producer warps registers that they do not have. */
-FY_DEVICE int fy_parts(int value, uint32_t by) { return (int)(((uint32_t)value + by - 1) / by); }
-
-FY_DEVICE bool fy_is_make(int kind) { return kind == FY_MAKE || kind == FY_SHARED_MAKE; }
-FY_DEVICE bool fy_is_shared(int kind) { return kind == FY_SHARED_MAKE || kind == FY_SHARED_FINISH; }
 
 /* Blocks of 64 rows that a tile's rows fill: the second warpgroup has no work where this is 1. */
 FY_DEVICE int fy_tile_blocks_used(int rows) { return rows > FY_BLOCK_ROWS ? 2 : 1; }

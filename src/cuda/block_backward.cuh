@@ -9,6 +9,7 @@
 #include "cuda/backward.h"
 #include "cuda/block.cuh"
 #include "cuda/prim_wgmma_turned.cuh"
+#include "rules/side.h"
 
 enum { FY_GRAD_STEPS = FY_TILE_N / 64 }; /* stages of g and u behind the operands of a gradient tile */
 
@@ -75,7 +76,22 @@ FY_DEVICE int fy_stages_of(const fy_task &t) {
 /* The first block of rows, for a trace; -1: tokens of the shared expert. */
 FY_DEVICE int fy_rows_of(const fy_task &t) { return t.shared ? -1 : t.kind == FY_WEIGHT ? t.block : t.counter; }
 
-FY_DEVICE int fy_inner_of(const fy_gpu_call &c, bool shared) { return shared ? c.shared : c.intermediate; }
+/* Tiles [rows][columns] of a weight gradient. */
+FY_DEVICE int2 fy_weight_tiles(const fy_gpu_call &c, bool shared, int which) {
+    int inner = fy_inner_of(c, shared);
+    return which == FY_TASK_DOWN ? make_int2(fy_parts(c.hidden, FY_TILE_M), fy_parts(inner, FY_TILE_N))
+                                 : make_int2(fy_parts(inner, FY_TILE_M), fy_parts(c.hidden, FY_TILE_N));
+}
+
+/* Tickets of a side of all weight gradients of one expert. */
+FY_DEVICE int fy_weight_tickets(const fy_gpu_call &c, const fy_gpu_backward &b, bool shared, int side) {
+    int all = 0;
+    for (int which = FY_TASK_GATE; which <= FY_TASK_DOWN; which++) {
+        int2 tiles = fy_weight_tiles(c, shared, which);
+        if (b.to[shared][which].wanted) all += tiles.x * fy_side_columns(tiles.y, side);
+    }
+    return all;
+}
 
 /* Whether x, g, u of a padded row are in the context, and whether they have to be fetched and computed again. */
 FY_DEVICE bool fy_is_saved(const fy_gpu_backward &b, int block) { return block < b.context_blocks; }

@@ -15,6 +15,8 @@
 enum {
     FY_GPU_MAX_RANKS = 16,
     FY_GPU_GRAIN = 2 << 20,    /* symmetric memory comes in pages of 2 MiB */
+    FY_GPU_MAX_SMS = 256,      /* whose side is known */
+    FY_LINE_WORDS = 32,        /* of a cache line */
     FY_GPU_MAX_EXPERTS = 4096, /* a histogram of them fits in shared memory */
     FY_TILE_M = 128,           /* rows of a product tile: two blocks, one for each consumer warpgroup */
     FY_TILE_N = 256,           /* columns; of gate and up together 128 + 128 */
@@ -52,11 +54,12 @@ typedef struct fy_gpu_tile {
 
 /* A run of product tickets of one kind over one step's row tiles. */
 typedef struct fy_gpu_unit {
-    int32_t kind; /* enum fy_gpu_kind, and the most row tiles of a group shifted by FY_GROUP_SHIFT */
-    int32_t first_tile, tiles, ticket; /* first ticket */
+    int32_t kind, first_tile, tiles;
+    int32_t group;     /* the most row tiles that share a column of weights before the next column is taken */
+    int32_t ticket[2]; /* the first of each side */
+    int32_t needs;     /* the last unit before it that a ticket waits for tickets of; -1: none */
+    int32_t spare;
 } fy_gpu_unit;
-
-enum { FY_GROUP_SHIFT = 8, FY_KIND_MASK = 255 };
 
 /* What a rank tells every peer about its call. */
 typedef struct fy_gpu_header {
@@ -82,12 +85,12 @@ typedef struct fy_gpu_state {
     uint32_t calls; /* published and placed so far; the wait launch counts it up */
     uint32_t skip;  /* this call does nothing: too many tokens somewhere, or a fault */
     int32_t tokens;
-    int32_t blocks, tiles, units, product_tickets, macrobatches, steps, rows;
+    int32_t blocks, tiles, units, macrobatches, steps, rows;
     /* The walk's first tiles: their rows are pulled alone and by all warps, so that products begin soon. */
     int32_t head_tiles, head_first, head_end; /* and their padded rows */
     int32_t most_blocks;                      /* of any rank */
-    uint32_t line0[18];
-    uint32_t take_product, line1[31];
+    uint32_t line0[19];
+    uint32_t take_product[2 * FY_LINE_WORDS]; /* of each side */
     uint32_t take_pull, line2[31];
     uint32_t take_head, line3[31];
     uint32_t claimed, line7[31];                       /* parts of tokens whose sum somebody has taken */
@@ -146,6 +149,7 @@ typedef struct fy_gpu_symmetric {
 typedef struct fy_gpu_tables {
     fy_gpu_state *state;
     int32_t *histogram;      /* [chunks][experts] */
+    uint8_t *side;           /* [FY_GPU_MAX_SMS] of the cache (rules/side.h) */
     int32_t *expert_local;   /* [experts]: index here, or -1 */
     int32_t *expert_rank;    /* [experts] */
     int32_t *local_expert;   /* [local experts] */

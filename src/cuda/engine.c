@@ -8,6 +8,7 @@
 #include "cuda/error.h"
 #include "cuda/kernels.h"
 #include "cuda/maps.h"
+#include "cuda/sides.h"
 #include "rules/tile.h"
 
 #include <stdlib.h>
@@ -28,9 +29,11 @@ static ferry_status allocate(fy_gpu_engine *e) {
     return FERRY_OK;
 }
 
-/* expert_local [experts], local_expert [local] and the first "no bad slot". */
+/* expert_local [experts], local_expert [local], sides and the first "no bad slot". */
 static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank) {
     int64_t experts = e->shape.experts, local = 0;
+    uint8_t side[FY_GPU_MAX_SMS];
+    FY_TRY(fy_gpu_sides(e->device, side));
     int32_t *map = malloc((size_t)(2 * experts) * sizeof *map);
     if (map == NULL) return fy_fail(FERRY_E_MEMORY, "no memory for the map of %lld experts", (long long)experts);
     for (int64_t i = 0; i < experts; i++) {
@@ -45,6 +48,7 @@ static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank) {
         error = cudaMemcpy(e->call.table.local_expert, map + experts, (size_t)local * 4, cudaMemcpyHostToDevice);
     if (error == cudaSuccess)
         error = cudaMemcpy(&e->call.table.state->bad_slot, &no_slot, sizeof no_slot, cudaMemcpyHostToDevice);
+    if (error == cudaSuccess) error = cudaMemcpy(e->call.table.side, side, sizeof side, cudaMemcpyHostToDevice);
     free(map);
     FY_CUDA(error, "copying the expert map to the device");
     return FERRY_OK;

@@ -67,6 +67,7 @@ int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t) {
 #define PART(field, count) t->field = (void *)(base + take(&cursor, (int64_t)(count) * (int64_t)sizeof *t->field))
     PART(state, 1);
     PART(histogram, (chunks + 1) * s->experts);
+    PART(side, FY_GPU_MAX_SMS);
     PART(expert_local, s->experts);
     PART(expert_rank, s->experts);
     PART(local_expert, local);

@@ -61,6 +61,12 @@ FY_DEVICE void fy_fence_map(const void *map) {
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
+FY_DEVICE uint32_t fy_multiprocessor(void) {
+    uint32_t number;
+    asm("mov.u32 %0, %%smid;" : "=r"(number));
+    return number;
+}
+
 /* Nanoseconds of the device's global timer; ticks are coarse. */
 FY_DEVICE uint64_t fy_now(void) {
     uint64_t t;

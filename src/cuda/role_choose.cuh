@@ -14,15 +14,10 @@
 #define FERRY_CUDA_ROLE_CHOOSE_CUH
 
 #include "cuda/block_backward.cuh"
+#include "cuda/tickets.cuh"
 #include "cuda/trace.cuh"
 
 enum { FY_PULLED_ALL = 2 * FY_BLOCK_ROWS }; /* rows and their weights */
-
-typedef struct fy_task_cursor {
-    fy_gpu_unit unit;
-    int32_t next_ticket, index;
-    int32_t segment_ready; /* the last segment that was found ready */
-} fy_task_cursor;
 
 /* Groups of tiles that share a column of weights, as in the forward: position `r` of `rows` x `columns` tiles. */
 FY_DEVICE void fy_group_of(int r, int rows, int columns, int *row, int *column) {
@@ -34,25 +29,24 @@ FY_DEVICE void fy_group_of(int r, int rows, int columns, int *row, int *column) 
     *column = in_group / size;
 }
 
-FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_unit &unit,
-                                     int ticket) {
+FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_ticket &ticket) {
     fy_task t;
-    int r = ticket - unit.ticket;
-    bool shared = b.table.segment[unit.first_tile].expert < 0;
-    int each = b.weight_tickets[shared];
-    t.segment = unit.first_tile + r / each;
+    int r = ticket.number, first = ticket.unit->first_tile;
+    bool shared = b.table.segment[first].expert < 0;
+    int each = fy_weight_tickets(c, b, shared, ticket.side);
+    t.segment = first + r / each;
     r %= each;
     const fy_gpu_segment s = b.table.segment[t.segment];
-    int inner = fy_inner_of(c, shared);
-    t.open = r;
-    t.which = FY_TASK_GATE;
-    for (; t.which < FY_TASK_DOWN; t.which++) {
-        int tiles = b.to[shared][t.which].tiles;
-        if (r < tiles) break;
-        r -= tiles;
+    t.open = ticket.side == 0 ? r : b.weight_tickets[shared] - each + r;
+    int2 tiles;
+    for (t.which = FY_TASK_GATE;; t.which++) {
+        tiles = fy_weight_tiles(c, shared, t.which);
+        int here = b.to[shared][t.which].wanted ? tiles.x * fy_side_columns(tiles.y, ticket.side) : 0;
+        if (r < here || t.which == FY_TASK_DOWN) break;
+        r -= here;
     }
-    int rows = t.which == FY_TASK_DOWN ? c.hidden : inner, columns = t.which == FY_TASK_DOWN ? inner : c.hidden;
-    fy_group_of(r, fy_parts(rows, FY_TILE_M), fy_parts(columns, FY_TILE_N), &t.m, &t.column);
+    fy_group_of(r, tiles.x, fy_side_columns(tiles.y, ticket.side), &t.m, &t.column);
+    t.column += fy_side_first(tiles.y, ticket.side);
     t.kind = FY_WEIGHT;
     t.rows = FY_TILE_M;
     t.shared = shared;
@@ -66,15 +60,18 @@ FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward
     return t;
 }
 
-FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_gpu_unit &unit,
-                                   int ticket) {
-    if (unit.kind == FY_WEIGHT) return fy_describe_weight(c, b, unit, ticket);
+FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_ticket &ticket) {
+    int4 u = *(const int4 *)ticket.unit;
+    fy_gpu_unit unit = {u.x, u.y, u.z};
+    if (unit.kind == FY_WEIGHT) return fy_describe_weight(c, b, ticket);
     fy_task t;
     bool shared = fy_task_is_shared(unit.kind);
     int inner = fy_inner_of(c, shared), kind = fy_task_plain(unit.kind);
     int columns =
         kind == FY_REMAKE ? fy_parts(inner, FY_HALF_N) : fy_parts(kind == FY_GRAD ? inner : c.hidden, FY_TILE_N);
-    int r = ticket - unit.ticket, q = unit.first_tile + r / columns;
+    int first = fy_side_first(columns, ticket.side);
+    columns = fy_side_columns(columns, ticket.side);
+    int r = ticket.number, q = unit.first_tile + r / columns;
     int low = unit.first_tile, high = unit.first_tile + unit.tiles;
     if (!shared) {
         const fy_gpu_tile *tile = &b.table.tile[q];
@@ -84,6 +81,7 @@ FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &
     int index;
     fy_group_of(r - (low - unit.first_tile) * columns, high - low, columns, &index, &t.column);
     index += low;
+    t.column += first;
     t.kind = unit.kind;
     t.depth = fy_parts(kind == FY_DX ? inner : c.hidden, FY_TILE_K);
     t.shared = shared;
@@ -105,32 +103,26 @@ FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &
     return t;
 }
 
-FY_DEVICE fy_task fy_take_task(const fy_gpu_call &c, const fy_gpu_backward &b, fy_task_cursor &cursor) {
-    int ticket = (int)atomicAdd(&b.table.state->take_ticket, 1u);
+FY_DEVICE fy_task fy_take_task(const fy_gpu_call &c, const fy_gpu_backward &b, fy_tickets &tickets) {
+    fy_ticket ticket = fy_ticket_next(tickets);
+    if (ticket.unit) return fy_describe_task(c, b, ticket);
     fy_task end;
     end.kind = FY_LAST;
-    if (ticket >= b.table.state->tickets) return end;
-    while (ticket >= cursor.next_ticket) {
-        cursor.index++;
-        int4 v = *(const int4 *)&b.table.unit[cursor.index];
-        cursor.unit = {v.x, v.y, v.z, v.w};
-        cursor.next_ticket = b.table.unit[cursor.index + 1].ticket;
-    }
-    return fy_describe_task(c, b, cursor.unit, ticket);
+    return end;
 }
 
-/* Until the tile can run from begin to end without anyone else. */
-FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t,
-                                fy_task_cursor &cursor, bool ringed) {
+/* Until the tile can run from begin to end without anyone else. `segment_ready`: the last that was found ready. */
+FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, int &segment_ready,
+                                bool ringed) {
     auto await = [&](const uint32_t *flag, uint32_t target, int site) {
         return fy_await_between(c, flag, target, site, fy_rows_of(t));
     };
     int inner = fy_inner_of(c, t.shared);
     uint32_t columns = fy_parts(inner, FY_TILE_N);
     if (t.kind == FY_WEIGHT) {
-        bool ok = cursor.segment_ready == t.segment || t.depth == 0 ||
+        bool ok = segment_ready == t.segment || t.depth == 0 ||
                   await(&b.table.ready[t.segment], columns * (uint32_t)t.depth, FY_AT_GRADED);
-        cursor.segment_ready = t.segment;
+        segment_ready = t.segment;
         if (ok && (t.resumes || !t.closes)) ok = await(&b.table.turn[t.open], 2 * (uint32_t)t.turn, FY_AT_TURN);
         return ok;
     }
@@ -153,13 +145,13 @@ FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, 
 FY_DEVICE void fy_choose_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared) {
     fy_backward_block *block = fy_backward_block_of(shared);
     bool ringed = b.table.state->ringed != 0;
-    fy_task_cursor cursor;
-    cursor.index = cursor.segment_ready = -1;
-    cursor.next_ticket = 0;
+    fy_gpu_backward_state *state = b.table.state;
+    fy_tickets tickets = fy_tickets_open(c, b.table.unit, state->units, state->take_ticket);
+    int segment_ready = -1;
     for (int number = 0;; number++) {
         if (number >= 1) fy_barrier_wait(&block->begun, (number - 1) & 1);
-        fy_task t = fy_take_task(c, b, cursor);
-        if (t.kind != FY_LAST && !fy_wait_for_task(c, b, t, cursor, ringed)) t.kind = FY_LAST;
+        fy_task t = fy_take_task(c, b, tickets);
+        if (t.kind != FY_LAST && !fy_wait_for_task(c, b, t, segment_ready, ringed)) t.kind = FY_LAST;
         block->task[number % FY_WORKS] = t;
         fy_fence_async();
         fy_barrier_arrive(&block->chosen);

@@ -14,31 +14,23 @@
 
 #include "cuda/block.cuh"
 #include "cuda/prim_copy.cuh"
+#include "cuda/tickets.cuh"
 #include "cuda/trace.cuh"
-
-typedef struct fy_ticket_cursor {
-    fy_gpu_unit unit;
-    int32_t next_ticket; /* first ticket of the unit after it */
-    int32_t index;
-} fy_ticket_cursor;
-
-FY_DEVICE fy_gpu_unit fy_load_unit(const fy_gpu_unit *p) {
-    int4 v = *(const int4 *)p;
-    fy_gpu_unit u = {v.x, v.y, v.z, v.w};
-    return u;
-}
 
 /*
  * Within a unit row tiles come in groups of one expert, and a group's tiles of one column of weights follow each other:
  * the blocks that work at the same time then share both weights and rows in the second-level cache.
  */
-FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int ticket) {
+FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
     fy_work w;
-    int kind = unit.kind & FY_KIND_MASK, most = unit.kind >> FY_GROUP_SHIFT;
+    int4 u = *(const int4 *)ticket.unit;
+    fy_gpu_unit unit = {u.x, u.y, u.z, u.w};
+    int kind = unit.kind, most = unit.group;
     bool make = fy_is_make(kind), shared = fy_is_shared(kind);
-    int inner = shared ? c.shared : c.intermediate;
-    int columns = make ? (int)fy_divide_up(inner, FY_HALF_N) : (int)fy_divide_up(c.hidden, FY_TILE_N);
-    int r = ticket - unit.ticket, q = unit.first_tile + r / columns;
+    int columns = fy_columns_of(c, kind);
+    int first = fy_side_first(columns, ticket.side);
+    columns = fy_side_columns(columns, ticket.side);
+    int r = ticket.number, q = unit.first_tile + r / columns;
     int low, high;
     if (shared) {
         low = 0;
@@ -55,9 +47,9 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int
     size = min(size, high - low);
     int in_group = r - (low - unit.first_tile) * columns;
     int t = low + in_group % size;
-    w.column = in_group / size;
+    w.column = first + in_group / size;
     w.kind = kind;
-    w.depth = (int)fy_divide_up(make ? c.hidden : inner, FY_TILE_K);
+    w.depth = (int)fy_divide_up(make ? c.hidden : fy_inner_of(c, shared), FY_TILE_K);
     if (shared) {
         w.row = w.load_row = t * FY_TILE_M;
         w.rows = min(c.table.state->tokens - w.row, (int)FY_TILE_M);
@@ -74,17 +66,12 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_gpu_unit &unit, int
     return w;
 }
 
-FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_ticket_cursor &cursor) {
-    int ticket = (int)atomicAdd(&c.table.state->take_product, 1u);
+FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_tickets &tickets) {
+    fy_ticket ticket = fy_ticket_next(tickets);
+    if (ticket.unit) return fy_describe(c, ticket);
     fy_work end;
     end.kind = FY_END;
-    if (ticket >= c.table.state->product_tickets) return end;
-    while (ticket >= cursor.next_ticket) {
-        cursor.index++;
-        cursor.unit = fy_load_unit(&c.table.unit[cursor.index]);
-        cursor.next_ticket = c.table.unit[cursor.index + 1].ticket;
-    }
-    return fy_describe(c, cursor.unit, ticket);
+    return end;
 }
 
 /* The first block of rows, for a trace; -1: tokens of the shared expert. */
@@ -92,7 +79,7 @@ FY_DEVICE int fy_rows_of(const fy_work &w) { return fy_is_shared(w.kind) ? -1 : 
 
 /* Until the tile can run from begin to end without anyone else. */
 FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w) {
-    int inner = fy_is_shared(w.kind) ? c.shared : c.intermediate;
+    int inner = fy_inner_of(c, fy_is_shared(w.kind));
     uint32_t columns = (uint32_t)fy_divide_up(inner, FY_HALF_N);
     uint32_t pieces = 4 * (uint32_t)fy_divide_up(c.hidden, FY_TILE_N);
     int used = fy_tile_blocks_used(w.rows);
@@ -114,12 +101,11 @@ FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w) {
 template <bool KEEP>
 FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
     fy_block *block = fy_block_of(shared);
-    fy_ticket_cursor cursor;
-    cursor.index = -1;
-    cursor.next_ticket = 0;
+    fy_gpu_state *state = c.table.state;
+    fy_tickets tickets = fy_tickets_open(c, c.table.unit, state->units, state->take_product);
     int stage = 0, number = 0;
     uint32_t parity = 0;
-    fy_work w = fy_take_product(c, cursor);
+    fy_work w = fy_take_product(c, tickets);
     for (;;) {
         if (w.kind != FY_END && !fy_wait_for_tile(c, w)) w.kind = FY_END;
         fy_fence_async();
@@ -170,7 +156,7 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
                 parity ^= 1;
             }
             /* The next ticket, while the stages are full. */
-            if (k == min(depth, (int)FY_STAGES) - 1) w = fy_take_product(c, cursor);
+            if (k == min(depth, (int)FY_STAGES) - 1) w = fy_take_product(c, tickets);
         }
         fy_trace_end(0, FY_MARK_FEED);
         number++;

@@ -17,10 +17,12 @@
 #ifndef FERRY_CUDA_ROLE_SCHEDULE_CUH
 #define FERRY_CUDA_ROLE_SCHEDULE_CUH
 
+#include "cuda/kind.cuh"
 #include "cuda/trace.cuh"
 #include "ferry/ferry.h"
 #include "rules/load.h"
 #include "rules/place.h"
+#include "rules/side.h"
 #include "rules/tile.h"
 
 /* Tokens that the call works on: none when too many were passed. */
@@ -263,31 +265,28 @@ FY_DEVICE void fy_mark_head(const fy_gpu_call &c, int blocks, int macros) {
     state->head_end = end * FY_BLOCK_ROWS;
 }
 
-/* The list of product tickets; one thread. A step is mini_tiles row tiles of one macrobatch. */
+/* The list of product tickets but for their numbers; one thread. A step is mini_tiles row tiles of one macrobatch. */
 FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int tiles, int macros) {
     fy_gpu_state *state = c.table.state;
     fy_gpu_unit *unit = c.table.unit;
     const int32_t *macro_tile = c.table.macro_tile;
-    int units = 0, ticket = 0, steps = 0, expert;
-    int make_columns = (int)fy_divide_up(c.intermediate, FY_HALF_N),
-        finish_columns = (int)fy_divide_up(c.hidden, FY_TILE_N);
-    fy_gpu_unit open = {FY_END, 0, 0, 0};
+    int units = 0, expert;
+    fy_gpu_unit open = {FY_END};
     int open_macro = -1, open_tile = 0;
-    auto add = [&](int kind, int first, int count, int columns) {
-        fy_gpu_unit u = {kind | FY_GROUP_TILES << FY_GROUP_SHIFT, first, count, ticket};
+    auto add = [&](int kind, int first, int count) {
+        fy_gpu_unit u = {kind, first, count, FY_GROUP_TILES};
         unit[units++] = u;
-        ticket += count * columns;
     };
     if (c.shared > 0 && tokens > 0) {
-        int count = (int)fy_divide_up(tokens, FY_TILE_M);
-        add(FY_SHARED_MAKE, 0, count, (int)fy_divide_up(c.shared, FY_HALF_N));
+        int count = fy_parts(tokens, FY_TILE_M);
+        add(FY_SHARED_MAKE, 0, count);
         open.kind = FY_SHARED_FINISH;
         open.tiles = count;
     }
     for (int m = macros - 1; m >= 0; m--) {
         int walked = tiles - macro_tile[m + 1];
         int count = macro_tile[m + 1] - macro_tile[m];
-        for (int f = 0; f < count; f += c.mini_tiles, steps++) {
+        for (int f = 0; f < count; f += c.mini_tiles) {
             int n = count - f < c.mini_tiles ? count - f : c.mini_tiles;
             /* The next step is made before this one is finished, unless it takes this one's place in the ring. */
             bool make_first = true;
@@ -297,9 +296,9 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
                 int64_t end = b.block + FY_TILE_BLOCKS < b.piece_end ? b.block + FY_TILE_BLOCKS : b.piece_end;
                 make_first = end + c.ring_blocks <= a.block;
             }
-            if (open.kind != FY_END && !make_first) add(open.kind, open.first_tile, open.tiles, finish_columns);
-            add(FY_MAKE, walked + f, n, make_columns);
-            if (open.kind != FY_END && make_first) add(open.kind, open.first_tile, open.tiles, finish_columns);
+            if (open.kind != FY_END && !make_first) add(open.kind, open.first_tile, open.tiles);
+            add(FY_MAKE, walked + f, n);
+            if (open.kind != FY_END && make_first) add(open.kind, open.first_tile, open.tiles);
             open.kind = FY_FINISH;
             open.first_tile = walked + f;
             open.tiles = n;
@@ -307,13 +306,52 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
             open_tile = macro_tile[m] + f;
         }
     }
-    if (open.kind != FY_END) add(open.kind, open.first_tile, open.tiles, finish_columns);
-    if (units > 0) unit[units - 1].kind = (unit[units - 1].kind & FY_KIND_MASK) | FY_LAST_GROUP_TILES << FY_GROUP_SHIFT;
-    add(FY_END, 0, 0, 0);
+    if (open.kind != FY_END) add(open.kind, open.first_tile, open.tiles);
+    if (units > 0) unit[units - 1].group = FY_LAST_GROUP_TILES;
+    add(FY_END, 0, 0);
     fy_mark_head(c, blocks, macros);
     state->units = units - 1;
-    state->product_tickets = ticket;
-    state->steps = steps;
+    state->steps = (units - 1) / 2 - (c.shared > 0 && tokens > 0); /* a step has two units */
+}
+
+/*
+ * What a unit needs: to make h, room in the ring, unless this is the first use of it; to finish, what the unit before
+ * it made, or, where that one makes the next step, the one before that.
+ */
+FY_DEVICE int fy_needs_of(const fy_gpu_call &c, const fy_gpu_unit *unit, int index) {
+    int kind = unit[index].kind, macros = c.table.state->macrobatches;
+    if (kind == FY_SHARED_MAKE) return -1;
+    if (kind == FY_MAKE) {
+        int first_use = c.table.macro_tile[macros] - c.table.macro_tile[macros - 1];
+        return unit[index].first_tile < first_use ? -1 : index - 1;
+    }
+    const fy_gpu_unit *before = &unit[index - 1];
+    bool next = before->kind == FY_MAKE && (kind == FY_SHARED_FINISH || before->first_tile != unit[index].first_tile);
+    return index - 1 - next;
+}
+
+/* What units need, and the first ticket of each side in them and behind the last; one warp. */
+FY_DEVICE void fy_number_tickets(const fy_gpu_call &c, int units) {
+    fy_gpu_unit *unit = c.table.unit;
+    int lane = threadIdx.x & 31, before[FY_SIDES] = {0, 0};
+    for (int first = 0; first <= units; first += 32) {
+        int i = first + lane, columns = 0, tiles = 0;
+        if (i < units) {
+            tiles = unit[i].tiles;
+            columns = fy_columns_of(c, unit[i].kind);
+            unit[i].needs = fy_needs_of(c, unit, i);
+        }
+#pragma unroll
+        for (int s = 0; s < FY_SIDES; s++) {
+            int mine = tiles * fy_side_columns(columns, s), sum = mine;
+            for (int d = 1; d < 32; d *= 2) {
+                int below = __shfl_up_sync(0xffffffffu, sum, d);
+                if (lane >= d) sum += below;
+            }
+            if (i <= units) unit[i].ticket[s] = before[s] + sum - mine;
+            before[s] += __shfl_sync(0xffffffffu, sum, 31);
+        }
+    }
 }
 
 /* Rows of every expert over all ranks. */
@@ -426,8 +464,8 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         if (c.ring_call) c.ring_call[0] = c.ring_call[1] = 0;
         state->calls = call;
         state->tokens = failed ? 0 : *c.tokens;
-        state->take_product = state->take_pull = state->take_head = state->claimed = state->published =
-            state->bad_count = 0;
+        state->take_product[0] = state->take_product[FY_LINE_WORDS] = 0;
+        state->take_pull = state->take_head = state->claimed = state->published = state->bad_count = 0;
         state->finished = state->pulls = state->remote_pulls = 0;
         state->bad_slot = 0xffffffffu;
     }
@@ -486,6 +524,8 @@ FY_DEVICE void fy_list_role(const fy_gpu_call &c) {
         page->steps = state->steps;
         page->blocks = state->blocks;
     }
+    __syncthreads();
+    if (threadIdx.x < 32) fy_number_tickets(c, state->units);
     fy_count_rows(c, state->calls);
     if (c.load || c.expert_rows) fy_report_load(c, state->calls);
 }

@@ -197,45 +197,56 @@ FY_DEVICE void fy_list_backward(const fy_gpu_call &c, const fy_gpu_backward &b, 
     fy_gpu_backward_state *state = b.table.state;
     const int32_t *macro_tile = c.table.macro_tile;
     bool data = b.parts & FERRY_BACKWARD_DATA, weight = b.parts & FERRY_BACKWARD_WEIGHT;
-    int units = 0, ticket = 0, steps = 0;
+    int units = 0, ticket[FY_SIDES] = {0, 0}, steps = 0;
     int inner = (int)fy_divide_up(c.intermediate, FY_TILE_N), half = (int)fy_divide_up(c.intermediate, FY_HALF_N);
-    int hidden = (int)fy_divide_up(c.hidden, FY_TILE_N), weights = b.weight_tickets[0];
-    auto add = [&](int kind, int first, int count, int columns) {
-        if (kind != FY_LAST && (count == 0 || columns == 0)) return;
-        fy_gpu_unit u = {kind, first, count, ticket};
+    int hidden = (int)fy_divide_up(c.hidden, FY_TILE_N);
+    auto list = [&](int kind, int first, int count, int needs, int each0, int each1) {
+        if (kind != FY_LAST && (count == 0 || each0 + each1 == 0)) return;
+        fy_gpu_unit u = {kind, first, count, FY_GROUP_TILES, {ticket[0], ticket[1]}, needs};
         b.table.unit[units++] = u;
-        ticket += count * columns;
+        ticket[0] += count * each0;
+        ticket[1] += count * each1;
+    };
+    auto add = [&](int kind, int first, int count, int columns, int needs) {
+        list(kind, first, count, needs, fy_side_columns(columns, 0), fy_side_columns(columns, 1));
+    };
+    auto add_weights = [&](int first, int count, bool shared, int needs) {
+        list(FY_WEIGHT, first, count, needs, fy_weight_tickets(c, b, shared, 0), fy_weight_tickets(c, b, shared, 1));
     };
     int shared_tiles = c.shared > 0 ? (int)fy_divide_up(kept.tokens, FY_TILE_M) : 0;
-    if (b.remake_shared) add(FY_SHARED_REMAKE, 0, shared_tiles, (int)fy_divide_up(c.shared, FY_HALF_N));
-    add(FY_SHARED_GRAD, 0, shared_tiles, (int)fy_divide_up(c.shared, FY_TILE_N));
-    if (data) add(FY_SHARED_DX, 0, shared_tiles, hidden);
+    if (b.remake_shared) add(FY_SHARED_REMAKE, 0, shared_tiles, (int)fy_divide_up(c.shared, FY_HALF_N), -1);
+    add(FY_SHARED_GRAD, 0, shared_tiles, (int)fy_divide_up(c.shared, FY_TILE_N), units - 1);
+    int shared_graded = units - 1;
+    if (data) add(FY_SHARED_DX, 0, shared_tiles, hidden, shared_graded);
     int first_missing = b.context_blocks < kept.blocks ? fy_tile_of_block(c, b.context_blocks) : kept.tiles;
     for (int m = 0; m < kept.macrobatches; m++) {
-        int end = macro_tile[m + 1], open = -1;
+        int end = macro_tile[m + 1], open = -1, graded = -1;
         for (int f = macro_tile[m]; f < end; f += c.mini_tiles, steps++) {
             int stop = f + c.mini_tiles < end ? f + c.mini_tiles : end;
             int missing = f > first_missing ? f : first_missing;
-            if (missing < stop && !(ringed && m == 0)) add(FY_REMAKE, missing, stop - missing, half);
-            add(FY_GRAD, f, stop - f, inner);
-            if (data && open >= 0) add(FY_DX, open, f - open, hidden);
+            bool remake = missing < stop && !(ringed && m == 0);
+            /* In later macrobatches room in the ring. */
+            if (remake) add(FY_REMAKE, missing, stop - missing, half, m == 0 ? -1 : units - 1);
+            int grad = units;
+            add(FY_GRAD, f, stop - f, inner, m == 0 && !remake ? -1 : units - 1);
+            if (data && open >= 0) add(FY_DX, open, f - open, hidden, graded);
             open = f;
+            graded = grad;
         }
-        if (data && open >= 0) add(FY_DX, open, end - open, hidden);
+        if (data && open >= 0) add(FY_DX, open, end - open, hidden, graded);
         if (!weight) continue;
         int first = b.table.block_segment[m * c.ring_blocks];
         int last_block = (m + 1) * c.ring_blocks < kept.blocks ? (m + 1) * c.ring_blocks : kept.blocks;
-        add(FY_WEIGHT, first, b.table.block_segment[last_block - 1] - first + 1, weights);
+        add_weights(first, b.table.block_segment[last_block - 1] - first + 1, false, graded);
     }
-    if (weight) add(FY_WEIGHT, segments - empty, empty, weights);
-    if (weight && c.shared > 0) add(FY_WEIGHT, 0, 1, b.weight_tickets[1]);
-    add(FY_LAST, 0, 0, 0);
+    if (weight) add_weights(segments - empty, empty, false, -1);
+    if (weight && c.shared > 0) add_weights(0, 1, true, shared_graded);
+    add(FY_LAST, 0, 0, 0, -1);
     state->units = units - 1;
     int head = kept.macrobatches == 0 ? 0 : macro_tile[1] < c.head_tiles ? macro_tile[1] : c.head_tiles;
     int macro_end = kept.blocks < c.ring_blocks ? kept.blocks : c.ring_blocks;
     state->head_tiles = head;
     state->head_end = head == 0 ? 0 : head < macro_tile[1] ? b.table.tile[head].row : macro_end * FY_BLOCK_ROWS;
-    state->tickets = ticket;
     state->steps = steps;
 }
 
@@ -311,7 +322,8 @@ FY_DEVICE void fy_enter_role(const fy_gpu_call &c, const fy_gpu_backward &b) {
         state->tiles = kept.tiles;
         state->macrobatches = kept.macrobatches;
         state->rows = kept.rows;
-        b.table.state->take_ticket = b.table.state->take_pull = b.table.state->take_sum = b.table.state->take_head = 0;
+        b.table.state->take_ticket[0] = b.table.state->take_ticket[FY_LINE_WORDS] = 0;
+        b.table.state->take_pull = b.table.state->take_sum = b.table.state->take_head = 0;
         b.table.state->finished = b.table.state->pulls = b.table.state->remote_pulls = 0;
         b.table.state->staged = 0;
         b.table.state->ringed = ringed;

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list of product tickets as a block sees it: units, each with tickets of side 0 and of side 1 (rules/side.h). A
+ * block takes tickets of its own side, in order. It begins one only when all tickets of the other side in the units
+ * that it needs are taken too, and takes those itself that are left. So nobody waits for a ticket that nobody has
+ * taken, and any number of resident blocks finishes, on whatever sides they are.
+ */
+#ifndef FERRY_CUDA_TICKETS_CUH
+#define FERRY_CUDA_TICKETS_CUH
+
+#include "cuda/block.cuh"
+#include "rules/side.h"
+
+/* Tickets taken from each side and not handed out yet (-1: none) and their units; `units` behind the last. Of a side
+ * from which none is taken: the first unit that may have tickets left. */
+typedef struct fy_tickets {
+    const fy_gpu_unit *unit;
+    uint32_t *take; /* [FY_SIDES], lines apart */
+    int32_t units, side;
+    int32_t own, own_unit, other, other_unit;
+} fy_tickets;
+
+/* A ticket handed out: its number among those of a unit's side. */
+typedef struct fy_ticket {
+    const fy_gpu_unit *unit; /* NULL: there are no more */
+    int32_t number, side;
+} fy_ticket;
+
+FY_DEVICE fy_tickets fy_tickets_open(const fy_gpu_call &c, const fy_gpu_unit *unit, int units, uint32_t *take) {
+    uint32_t sm = fy_multiprocessor();
+    fy_tickets t = {unit, take, units, sm < FY_GPU_MAX_SMS ? (int)c.table.side[sm] : 0, -1, 0, -1, 0};
+    return t;
+}
+
+/* The unit of a ticket, not before unit `from`. */
+FY_DEVICE int fy_unit_of(const fy_tickets &t, int side, int from, int ticket) {
+    while (from < t.units && ticket >= t.unit[from + 1].ticket[side]) from++;
+    return from;
+}
+
+FY_DEVICE fy_ticket fy_ticket_next(fy_tickets &t) {
+    uint32_t *own = t.take + t.side * FY_LINE_WORDS, *other = t.take + (1 - t.side) * FY_LINE_WORDS;
+    int taken = (int)fy_load_relaxed(other); /* beside the addition */
+    if (t.own < 0) {
+        t.own = (int)atomicAdd(own, 1u);
+        t.own_unit = fy_unit_of(t, t.side, t.own_unit, t.own);
+    }
+    int needs = t.own_unit < t.units ? t.unit[t.own_unit].needs : t.units - 1;
+    if (t.other < 0 && t.other_unit <= needs) {
+        t.other_unit = fy_unit_of(t, 1 - t.side, t.other_unit, taken);
+        if (t.other_unit <= needs) {
+            t.other = (int)atomicAdd(other, 1u);
+            t.other_unit = fy_unit_of(t, 1 - t.side, t.other_unit, t.other);
+        }
+    }
+    /* Of two the earlier one: it may need no more than what comes before the later one, which is all taken. */
+    bool help = t.other >= 0 && t.other_unit < t.units && t.other_unit <= t.own_unit;
+    int side = help ? 1 - t.side : t.side, index = help ? t.other_unit : t.own_unit;
+    fy_ticket r = {nullptr, help ? t.other : t.own, side};
+    if (index == t.units) return r;
+    r.unit = t.unit + index;
+    r.number -= r.unit->ticket[side];
+    if (help)
+        t.other = -1;
+    else
+        t.own = -1;
+    return r;
+}
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Columns of the two sides of the cache, and sides told from times (rules/side.h). */
+#include "rules/side.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+enum { SMS = 132, NEAR = 350, FAR = 545 };
+
+static float times[SMS * FY_SIDE_LINES];
+static uint8_t side[SMS];
+
+/* Multiprocessors [first, end) are on the one side; odd lines belong to it; ways within a side differ by up to 60. */
+static void measure(int first, int end, int far) {
+    uint32_t noise = 1;
+    for (int i = 0; i < SMS; i++)
+        for (int j = 0; j < FY_SIDE_LINES; j++) {
+            int here = i >= first && i < end;
+            noise = noise * 1664525u + 1013904223u;
+            times[i * FY_SIDE_LINES + j] = (float)(here == j % 2 ? NEAR : far) + (float)(i % 4) * 15 + (float)(noise >> 28);
+        }
+}
+
+static void test_columns_are_shared_out(void **state) {
+    (void)state;
+    for (int columns = 0; columns < 40; columns++) {
+        assert_int_equal(fy_side_first(columns, 0), 0);
+        assert_int_equal(fy_side_columns(columns, 0), fy_side_first(columns, 1));
+        assert_int_equal(fy_side_columns(columns, 0) + fy_side_columns(columns, 1), columns);
+        assert_in_range(fy_side_columns(columns, 0) - fy_side_columns(columns, 1), 0, 1);
+    }
+}
+
+static void test_two_sides(void **state) {
+    (void)state;
+    const int cut[][2] = {{0, 66}, {1, 67}, {40, 110}, {100, 132}, {0, 20}};
+    for (size_t k = 0; k < sizeof cut / sizeof cut[0]; k++) {
+        memset(side, 7, sizeof side);
+        measure(cut[k][0], cut[k][1], FAR);
+        assert_int_equal(fy_split_sides(times, SMS, side), 1);
+        for (int i = 0; i < SMS; i++) {
+            int with_first = (i >= cut[k][0] && i < cut[k][1]) == (cut[k][0] == 0);
+            assert_int_equal(side[i] == side[0], with_first);
+        }
+    }
+}
+
+static void test_no_two_sides(void **state) {
+    (void)state;
+    memset(side, 7, sizeof side);
+    measure(0, 66, NEAR); /* all are as near */
+    assert_int_equal(fy_split_sides(times, SMS, side), 0);
+    for (int i = 0; i < SMS; i++) assert_int_equal(side[i], 0);
+    measure(0, 3, FAR); /* three that are slow are no side */
+    assert_int_equal(fy_split_sides(times, SMS, side), 0);
+    assert_int_equal(fy_split_sides(times, 1, side), 0);
+    assert_int_equal(fy_split_sides(times, 0, side), 0);
+    assert_int_equal(side[0], 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_columns_are_shared_out),
+        cmocka_unit_test(test_two_sides),
+        cmocka_unit_test(test_no_two_sides),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
