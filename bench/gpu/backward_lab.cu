@@ -661,17 +661,17 @@ static float time_alone(Bench::Run &r, const std::vector<fy_gpu_unit> &all, int 
     int tickets[FY_SIDES] = {0, 0};
     std::vector<fy_gpu_unit> some;
     auto tiles = [&](int64_t m, int64_t n, int side) {
-        return (int)fy_divide_up(m, 128) * fy_side_columns((int)fy_divide_up(n, 256), side);
+        return fy_side_tickets((int)fy_divide_up(m, 128), (int)fy_divide_up(n, 256), side);
     };
     int64_t I = r.shape.intermediate, H = r.shape.hidden;
     for (size_t i = 0; i + 1 < all.size(); i++) {
         if (all[i].kind != kind) continue;
         fy_gpu_unit u = all[i];
         for (int s = 0; s < FY_SIDES; s++) {
-            int each = kind == FY_WEIGHT ? (which == 2 ? tiles(H, I, s) : 2 * tiles(I, H, s))
-                                         : (all[i + 1].ticket[s] - all[i].ticket[s]) / all[i].tiles;
+            int count = kind == FY_WEIGHT ? u.tiles * (which == 2 ? tiles(H, I, s) : 2 * tiles(I, H, s))
+                                          : all[i + 1].ticket[s] - all[i].ticket[s];
             u.ticket[s] = tickets[s];
-            tickets[s] += each * u.tiles;
+            tickets[s] += count;
         }
         u.needs = -1;
         some.push_back(u);

@@ -88,7 +88,7 @@ FY_DEVICE int fy_weight_tickets(const fy_gpu_call &c, const fy_gpu_backward &b, 
     int all = 0;
     for (int which = FY_TASK_GATE; which <= FY_TASK_DOWN; which++) {
         int2 tiles = fy_weight_tiles(c, shared, which);
-        if (b.to[shared][which].wanted) all += tiles.x * fy_side_columns(tiles.y, side);
+        if (b.to[shared][which].wanted) all += fy_side_tickets(tiles.x, tiles.y, side);
     }
     return all;
 }

@@ -19,7 +19,7 @@
 
 enum { FY_PULLED_ALL = 2 * FY_BLOCK_ROWS }; /* rows and their weights */
 
-/* Groups of tiles that share a column of weights, as in the forward: position `r` of `rows` x `columns` tiles. */
+/* Groups of tiles that share a column, as in the forward: position `r` of `rows` x `columns` tiles. */
 FY_DEVICE void fy_group_of(int r, int rows, int columns, int *row, int *column) {
     int size = fy_parts(rows, fy_parts(rows, FY_GROUP_TILES));
     int low = r / (size * columns) * size;
@@ -41,12 +41,16 @@ FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward
     int2 tiles;
     for (t.which = FY_TASK_GATE;; t.which++) {
         tiles = fy_weight_tiles(c, shared, t.which);
-        int here = b.to[shared][t.which].wanted ? tiles.x * fy_side_columns(tiles.y, ticket.side) : 0;
+        int here = b.to[shared][t.which].wanted ? fy_side_tickets(tiles.x, tiles.y, ticket.side) : 0;
         if (r < here || t.which == FY_TASK_DOWN) break;
         r -= here;
     }
-    fy_group_of(r, tiles.x, fy_side_columns(tiles.y, ticket.side), &t.m, &t.column);
-    t.column += fy_side_first(tiles.y, ticket.side);
+    t.m = fy_side_middle_row(tiles.x, tiles.y, ticket.side, r);
+    t.column = tiles.y / 2;
+    if (t.m < 0) {
+        fy_group_of(r, tiles.x, tiles.y / 2, &t.m, &t.column);
+        t.column += fy_side_first(tiles.y, ticket.side);
+    }
     t.kind = FY_WEIGHT;
     t.rows = FY_TILE_M;
     t.shared = shared;
@@ -69,19 +73,22 @@ FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &
     int inner = fy_inner_of(c, shared), kind = fy_task_plain(unit.kind);
     int columns =
         kind == FY_REMAKE ? fy_parts(inner, FY_HALF_N) : fy_parts(kind == FY_GRAD ? inner : c.hidden, FY_TILE_N);
-    int first = fy_side_first(columns, ticket.side);
-    columns = fy_side_columns(columns, ticket.side);
-    int r = ticket.number, q = unit.first_tile + r / columns;
-    int low = unit.first_tile, high = unit.first_tile + unit.tiles;
-    if (!shared) {
-        const fy_gpu_tile *tile = &b.table.tile[q];
-        low = max(low, tile->piece_first);
-        high = min(high, tile->piece_first + tile->piece_count);
+    int whole = columns / 2, r = ticket.number;
+    int index = fy_side_middle_row(unit.tiles, columns, ticket.side, r);
+    t.column = whole;
+    if (index < 0) {
+        int q = unit.first_tile + r / whole, low = unit.first_tile, high = unit.first_tile + unit.tiles;
+        if (!shared) {
+            const fy_gpu_tile *tile = &b.table.tile[q];
+            low = max(low, tile->piece_first);
+            high = min(high, tile->piece_first + tile->piece_count);
+        }
+        fy_group_of(r - (low - unit.first_tile) * whole, high - low, whole, &index, &t.column);
+        index += low;
+        t.column += fy_side_first(columns, ticket.side);
+    } else {
+        index += unit.first_tile;
     }
-    int index;
-    fy_group_of(r - (low - unit.first_tile) * columns, high - low, columns, &index, &t.column);
-    index += low;
-    t.column += first;
     t.kind = unit.kind;
     t.depth = fy_parts(kind == FY_DX ? inner : c.hidden, FY_TILE_K);
     t.shared = shared;

@@ -25,29 +25,29 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
     fy_work w;
     int4 u = *(const int4 *)ticket.unit;
     fy_gpu_unit unit = {u.x, u.y, u.z, u.w};
-    int kind = unit.kind, most = unit.group;
+    int kind = unit.kind;
     bool make = fy_is_make(kind), shared = fy_is_shared(kind);
-    int columns = fy_columns_of(c, kind);
-    int first = fy_side_first(columns, ticket.side);
-    columns = fy_side_columns(columns, ticket.side);
-    int r = ticket.number, q = unit.first_tile + r / columns;
-    int low, high;
-    if (shared) {
-        low = 0;
-        high = unit.tiles;
+    int columns = fy_columns_of(c, kind), whole = columns / 2, r = ticket.number;
+    int t = fy_side_middle_row(unit.tiles, columns, ticket.side, r);
+    w.column = whole;
+    if (t < 0) {
+        int q = unit.first_tile + r / whole;
+        int low = 0, high = unit.tiles;
+        if (!shared) {
+            const fy_gpu_tile *tile = &c.table.tile[q];
+            low = max(tile->piece_first, unit.first_tile);
+            high = min(tile->piece_first + tile->piece_count, unit.first_tile + unit.tiles);
+        }
+        /* Equal groups of at most so many tiles. */
+        int size = fy_parts(high - low, fy_parts(high - low, unit.group));
+        low += (q - low) / size * size;
+        size = min(size, high - low);
+        int in_group = r - (low - unit.first_tile) * whole;
+        t = low + in_group % size;
+        w.column = fy_side_first(columns, ticket.side) + in_group / size;
     } else {
-        int4 a = *(const int4 *)&c.table.tile[q];
-        int count = c.table.tile[q].piece_count;
-        low = a.w > unit.first_tile ? a.w : unit.first_tile;
-        high = min(a.w + count, unit.first_tile + unit.tiles);
+        t += unit.first_tile;
     }
-    /* Equal groups of at most so many tiles. */
-    int size = (int)fy_divide_up(high - low, fy_divide_up(high - low, most));
-    low += (q - low) / size * size;
-    size = min(size, high - low);
-    int in_group = r - (low - unit.first_tile) * columns;
-    int t = low + in_group % size;
-    w.column = first + in_group / size;
     w.kind = kind;
     w.depth = (int)fy_divide_up(make ? c.hidden : fy_inner_of(c, shared), FY_TILE_K);
     if (shared) {

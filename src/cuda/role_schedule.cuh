@@ -343,7 +343,7 @@ FY_DEVICE void fy_number_tickets(const fy_gpu_call &c, int units) {
         }
 #pragma unroll
         for (int s = 0; s < FY_SIDES; s++) {
-            int mine = tiles * fy_side_columns(columns, s), sum = mine;
+            int mine = fy_side_tickets(tiles, columns, s), sum = mine;
             for (int d = 1; d < 32; d *= 2) {
                 int below = __shfl_up_sync(0xffffffffu, sum, d);
                 if (lane >= d) sum += below;

@@ -2,7 +2,8 @@
 /*
  * The second-level cache of Hopper lies in two halves. A multiprocessor reads through the half that is near it; what
  * belongs to the other half crosses a link that is narrower than either, and is then in both. So a column of weights
- * is left to multiprocessors of one side: columns below the middle to side 0, the rest to side 1.
+ * is left to multiprocessors of one side: columns below the middle to side 0, those above to side 1; of a column in the
+ * middle the first half of the rows to side 0.
  */
 #ifndef FERRY_RULES_SIDE_H
 #define FERRY_RULES_SIDE_H
@@ -11,10 +12,22 @@
 
 enum { FY_SIDES = 2, FY_SIDE_LINES = 16 };
 
-/* The first of `columns` columns that a side has, and how many it has. */
+/*
+ * Tickets of a side for `rows` x `columns` tiles: those of its columns / 2 whole columns come first, then those in the
+ * column in the middle.
+ */
+FY_RULE int fy_side_tickets(int rows, int columns, int side) {
+    return rows * (columns / 2) + (columns % 2 ? (rows + 1 - side) / 2 : 0);
+}
+
+/* The first whole column of a side. */
 FY_RULE int fy_side_first(int columns, int side) { return side == 0 ? 0 : columns - columns / 2; }
 
-FY_RULE int fy_side_columns(int columns, int side) { return side == 0 ? columns - columns / 2 : columns / 2; }
+/* The row of a ticket that is in the column in the middle, whose number is columns / 2; -1: it is in a whole one. */
+FY_RULE int fy_side_middle_row(int rows, int columns, int side, int ticket) {
+    int past = ticket - rows * (columns / 2);
+    return past < 0 ? -1 : past + (side == 0 ? 0 : (rows + 1) / 2);
+}
 
 /*
  * On which side each of n multiprocessors is, from the time that an access to each of FY_SIDE_LINES lines of memory

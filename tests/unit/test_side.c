@@ -21,18 +21,37 @@ static void measure(int first, int end, int far) {
         for (int j = 0; j < FY_SIDE_LINES; j++) {
             int here = i >= first && i < end;
             noise = noise * 1664525u + 1013904223u;
-            times[i * FY_SIDE_LINES + j] = (float)(here == j % 2 ? NEAR : far) + (float)(i % 4) * 15 + (float)(noise >> 28);
+            times[i * FY_SIDE_LINES + j] =
+                (float)(here == j % 2 ? NEAR : far) + (float)(i % 4) * 15 + (float)(noise >> 28);
         }
 }
 
-static void test_columns_are_shared_out(void **state) {
+/* Every tile is a ticket of one side, whole columns of one side alone, and the sides have as many to within one. */
+static void test_tiles_are_shared_out(void **state) {
     (void)state;
-    for (int columns = 0; columns < 40; columns++) {
-        assert_int_equal(fy_side_first(columns, 0), 0);
-        assert_int_equal(fy_side_columns(columns, 0), fy_side_first(columns, 1));
-        assert_int_equal(fy_side_columns(columns, 0) + fy_side_columns(columns, 1), columns);
-        assert_in_range(fy_side_columns(columns, 0) - fy_side_columns(columns, 1), 0, 1);
-    }
+    for (int rows = 0; rows < 9; rows++)
+        for (int columns = 0; columns < 9; columns++) {
+            int times[9][9] = {{0}}, owner[9] = {0}, each[FY_SIDES];
+            for (int s = 0; s < FY_SIDES; s++) {
+                each[s] = fy_side_tickets(rows, columns, s);
+                for (int ticket = 0; ticket < each[s]; ticket++) {
+                    int row = fy_side_middle_row(rows, columns, s, ticket), column = columns / 2;
+                    if (row < 0) {
+                        row = ticket / (columns / 2);
+                        column = fy_side_first(columns, s) + ticket % (columns / 2);
+                        owner[column] |= 1 << s;
+                    }
+                    assert_in_range(row, 0, rows - 1);
+                    assert_in_range(column, 0, columns - 1);
+                    times[row][column]++;
+                }
+            }
+            assert_int_equal(each[0] + each[1], rows * columns);
+            assert_in_range(each[0] - each[1], 0, 1);
+            for (int row = 0; row < rows; row++)
+                for (int column = 0; column < columns; column++) assert_int_equal(times[row][column], 1);
+            for (int column = 0; column < columns; column++) assert_int_not_equal(owner[column], 3);
+        }
 }
 
 static void test_two_sides(void **state) {
@@ -64,7 +83,7 @@ static void test_no_two_sides(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_columns_are_shared_out),
+        cmocka_unit_test(test_tiles_are_shared_out),
         cmocka_unit_test(test_two_sides),
         cmocka_unit_test(test_no_two_sides),
     };
