@@ -164,7 +164,7 @@ int ferry_cmd_bench(int argc, char **argv) {
     int code;
     if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
     if (o.micro && o.backend != FERRY_CUDA) return cli_usage("--micro measures GPUs: --backend cuda");
-    code = knobs_check_backend(&o.knobs, o.backend);
+    code = knobs_check_backend(&o.knobs, o.isa, o.backend);
     if (code) return code;
     if (!cli_devices_find((ferry_backend)o.backend, &devices)) return cli_fail("%s", devices.why);
     if (!o.repeat) o.repeat = o.micro ? 5 : o.backend == FERRY_CUDA ? 21 : 7;

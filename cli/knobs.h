@@ -34,7 +34,7 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_bac
                  "rows of the ring buffer, which hold one macrobatch, rounded up to a multiple of 64 (default: by "    \
                  "rule)"),                                                                                             \
         KNOB_INT(type, member, "comm-workers", comm_workers, 1, 64, "N",                                               \
-                 "threads per rank that pull, push and sum rows (default 1)"),                                         \
+                 "on a CPU: threads per rank that pull, push and sum rows (default 1)"),                               \
         KNOB_INT(type, member, "compute-workers", compute_workers, 1, 1024, "N",                                       \
                  "threads per rank that multiply (default: processors / ranks, at least 1); on a GPU multiprocessors " \
                  "(default: all, shared out among the ranks there)"),                                                  \
@@ -118,8 +118,9 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_bac
         .help = "decides the drawn ids (default 1)"                                                                    \
     }
 
-/* 0, or the exit code after a message: a knob of GPUs is given on the CPU. */
-int knobs_check_backend(const layer_knobs *knobs, int64_t backend);
+/* 0, or the exit code after a message: a knob of GPUs is given on the CPU, or one of CPUs, `isa` among them, on a GPU.
+ */
+int knobs_check_backend(const layer_knobs *knobs, int64_t isa, int64_t backend);
 /* Fills the rows of a configuration whose extents are set, for `tokens` tokens over all ranks. */
 void knobs_configure(const layer_knobs *knobs, int64_t tokens, ferry_layer_config *config);
 int knobs_comm_workers(const layer_knobs *knobs);

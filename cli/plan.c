@@ -178,7 +178,7 @@ int ferry_cmd_plan(int argc, char **argv) {
     plan_options o = {.knobs.context = KNOB_CONTEXT_RULE, .scale = 1, .seed = 1, .grad_bf16 = 1};
     int code;
     if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
-    code = knobs_check_backend(&o.knobs, o.backend);
+    code = knobs_check_backend(&o.knobs, FERRY_ISA_AUTO, o.backend);
     if (code) return code;
     if (o.input && o.routing) return cli_usage("--input has ids of its own; give it or --routing");
     plan_job job = {.options = &o};

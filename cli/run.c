@@ -211,7 +211,7 @@ int ferry_cmd_run(int argc, char **argv) {
     const char *paths[2];
     int code;
     if (!cli_parse(&command, argc, argv, &o, paths, &code)) return code;
-    code = knobs_check_backend(&o.knobs, o.backend);
+    code = knobs_check_backend(&o.knobs, o.isa, o.backend);
     if (code) return code;
     if (o.swiglu_limit > 0 && (float)o.swiglu_limit == 0)
         return cli_usage("--swiglu-limit: %g is no F32 number but 0, which means no clamp", o.swiglu_limit);

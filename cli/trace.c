@@ -176,7 +176,7 @@ int ferry_cmd_trace(int argc, char **argv) {
     trace_options o = {.knobs.context = KNOB_CONTEXT_RULE};
     int code;
     if (!cli_parse(&command, argc, argv, &o, NULL, &code)) return code;
-    code = knobs_check_backend(&o.knobs, o.backend);
+    code = knobs_check_backend(&o.knobs, FERRY_ISA_AUTO, o.backend);
     if (!code) code = check_files(&o);
     if (code) return code;
     if (o.input) return trace_input(&o);

@@ -19,7 +19,9 @@ __all__ = ["ALL", "DATA", "WEIGHT", "Context", "FerryError", "Group", "Layer", "
 
 
 def __getattr__(name):
-    """What needs PyTorch is imported when it is first asked for."""
+    """What needs PyTorch is imported when it is first asked for; the version is that of the library."""
+    if name == "__version__":
+        return version()
     module = _WITH_TORCH.get(name)
     if module is None:
         raise AttributeError(f"module 'ferry_moe' has no attribute {name!r}")

@@ -49,5 +49,7 @@ for wrong in "--shape x" "--scale 0.5" "--ranks 0" "--repeat 0" "--threads --pro
 done
 expect 2 "$FERRY" bench --sm-margin 8
 says err "--sm-margin is for GPUs: --backend cuda"
+expect 2 "$FERRY" bench --backend cuda --isa avx2
+says err "--isa is for CPUs: --backend cpu"
 expect 1 "$FERRY" bench --routing "$work/absent"
 finish

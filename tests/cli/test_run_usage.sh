@@ -28,6 +28,11 @@ for knob in "--pull-warps 3" "--fan-out each" "--comm-sms 4" "--sm-margin 8"; do
     expect 2 "$FERRY" run $knob "$in" "$out"
     says err "${knob% *} is for GPUs: --backend cuda"
 done
+for knob in "--comm-workers 2" "--isa portable"; do
+    # shellcheck disable=SC2086
+    expect 2 "$FERRY" run --backend cuda $knob "$in" "$out"
+    says err "${knob% *} is for CPUs: --backend cpu"
+done
 expect 2 "$FERRY" run --ranks 4 "$work/split.safetensors" "$out"
 says err "--ranks 4 contradicts tokens_per_rank"
 expect 0 "$FERRY" run --ranks 3 --threads --threads "$work/split.safetensors" "$out"

@@ -137,4 +137,4 @@ def test_a_missing_library_is_named():
     done = subprocess.run([sys.executable, "-c", "import ferry_moe; ferry_moe.version()"], capture_output=True,
                           text=True, timeout=60, env=env)
     assert done.returncode == 1 and "no libferry.so: tried /nowhere/libferry.so" in done.stderr
-    assert ferry_moe.version().count(".") == 2
+    assert ferry_moe.version().count(".") == 2 and ferry_moe.__version__ == ferry_moe.version()

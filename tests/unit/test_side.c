@@ -31,7 +31,7 @@ static void test_tiles_are_shared_out(void **state) {
     (void)state;
     for (int rows = 0; rows < 9; rows++)
         for (int columns = 0; columns < 9; columns++) {
-            int times[9][9] = {{0}}, owner[9] = {0}, each[FY_SIDES];
+            int tickets[9][9] = {{0}}, owner[9] = {0}, each[FY_SIDES];
             for (int s = 0; s < FY_SIDES; s++) {
                 each[s] = fy_side_tickets(rows, columns, s);
                 for (int ticket = 0; ticket < each[s]; ticket++) {
@@ -43,13 +43,13 @@ static void test_tiles_are_shared_out(void **state) {
                     }
                     assert_in_range(row, 0, rows - 1);
                     assert_in_range(column, 0, columns - 1);
-                    times[row][column]++;
+                    tickets[row][column]++;
                 }
             }
             assert_int_equal(each[0] + each[1], rows * columns);
             assert_in_range(each[0] - each[1], 0, 1);
             for (int row = 0; row < rows; row++)
-                for (int column = 0; column < columns; column++) assert_int_equal(times[row][column], 1);
+                for (int column = 0; column < columns; column++) assert_int_equal(tickets[row][column], 1);
             for (int column = 0; column < columns; column++) assert_int_not_equal(owner[column], 3);
         }
 }
