@@ -2,8 +2,9 @@
 /*
  * The list of product tickets as a block sees it: units, each with tickets of side 0 and of side 1 (rules/side.h). A
  * block takes tickets of its own side, in order. It begins one only when all tickets of the other side in the units
- * that it needs are taken too, and takes those itself that are left. So nobody waits for a ticket that nobody has
- * taken, and any number of resident blocks finishes, on whatever sides they are.
+ * that it needs are taken too, and takes those itself that are left. Within its unit a ticket waits at most for lower
+ * numbers of its own side (weight gradients of a cut expert). So nobody waits for a ticket that nobody has taken, and
+ * any number of resident blocks finishes, on whatever sides they are.
  */
 #ifndef FERRY_CUDA_TICKETS_CUH
 #define FERRY_CUDA_TICKETS_CUH
@@ -53,8 +54,12 @@ FY_DEVICE fy_ticket fy_ticket_next(fy_tickets &t) {
             t.other_unit = fy_unit_of(t, 1 - t.side, t.other_unit, t.other);
         }
     }
-    /* Of two the earlier one: it may need no more than what comes before the later one, which is all taken. */
+    /* Of two the one whose unit, then number is lower: it waits for lower ones alone, and those are all taken. */
     bool help = t.other >= 0 && t.other_unit < t.units && t.other_unit <= t.own_unit;
+    if (help && t.other_unit == t.own_unit) {
+        const int32_t *first = t.unit[t.own_unit].ticket;
+        help = t.other - first[1 - t.side] <= t.own - first[t.side];
+    }
     int side = help ? 1 - t.side : t.side, index = help ? t.other_unit : t.own_unit;
     fy_ticket r = {nullptr, help ? t.other : t.own, side};
     if (index == t.units) return r;
