@@ -50,7 +50,7 @@ typedef struct fy_gpu_backward_state {
     int32_t units, steps;
     int32_t head_tiles, head_end; /* the head of the walk, whose rows all warps pull; its end in padded rows */
     int32_t spare[24];            /* counters that many blocks take from are lines apart */
-    uint32_t take_ticket[2 * FY_LINE_WORDS]; /* of each side */
+    uint32_t take_ticket[FY_SIDES * FY_LINE_WORDS]; /* of each side */
     uint32_t take_pull, line1[31];
     uint32_t take_sum, line2[31];
     uint32_t take_head, line3[31];
@@ -92,7 +92,6 @@ typedef struct fy_gpu_backward_maps {
 typedef struct fy_gpu_to {
     int32_t wanted, is_f32, add;
     int32_t table; /* maps are in to_map */
-    int32_t tiles; /* of one expert; 0 unless wanted */
 } fy_gpu_to;
 
 typedef struct fy_gpu_backward {

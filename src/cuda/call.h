@@ -8,6 +8,7 @@
 
 #include "cuda/trace.h"
 #include "ferry/ferry.h"
+#include "rules/side.h"
 
 #include <cuda.h>
 #include <stdint.h>
@@ -55,9 +56,9 @@ typedef struct fy_gpu_tile {
 /* A run of product tickets of one kind over one step's row tiles. */
 typedef struct fy_gpu_unit {
     int32_t kind, first_tile, tiles;
-    int32_t group;     /* the most row tiles that share a column of weights before the next column is taken */
-    int32_t ticket[2]; /* the first of each side */
-    int32_t needs;     /* the last unit before it that a ticket waits for tickets of; -1: none */
+    int32_t group;            /* the most row tiles that share a column of weights before the next column is taken */
+    int32_t ticket[FY_SIDES]; /* the first of each side */
+    int32_t needs;            /* the last unit before it that a ticket waits for tickets of; -1: none */
     int32_t spare;
 } fy_gpu_unit;
 
@@ -90,7 +91,7 @@ typedef struct fy_gpu_state {
     int32_t head_tiles, head_first, head_end; /* and their padded rows */
     int32_t most_blocks;                      /* of any rank */
     uint32_t line0[19];
-    uint32_t take_product[2 * FY_LINE_WORDS]; /* of each side */
+    uint32_t take_product[FY_SIDES * FY_LINE_WORDS]; /* of each side */
     uint32_t take_pull, line2[31];
     uint32_t take_head, line3[31];
     uint32_t claimed, line7[31];                       /* parts of tokens whose sum somebody has taken */

@@ -50,7 +50,7 @@ static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank) {
         error = cudaMemcpy(&e->call.table.state->bad_slot, &no_slot, sizeof no_slot, cudaMemcpyHostToDevice);
     if (error == cudaSuccess) error = cudaMemcpy(e->call.table.side, side, sizeof side, cudaMemcpyHostToDevice);
     free(map);
-    FY_CUDA(error, "copying the expert map to the device");
+    FY_CUDA(error, "copying the expert map and the sides to the device");
     return FERRY_OK;
 }
 

@@ -182,11 +182,12 @@ static ferry_status map_weights(const fy_gpu_gradient *d, const ferry_weights *w
     return FERRY_OK;
 }
 
-static ferry_status map_gradient(const ferry_gradient *g, family f, fy_gpu_to *to, cudaStream_t stream) {
-    int64_t tiles = fy_divide_up(f.rows, FY_TILE_M) * fy_divide_up(f.columns, FY_TILE_N);
+/* Adds an expert's tiles to `*tickets`. */
+static ferry_status map_gradient(const ferry_gradient *g, family f, fy_gpu_to *to, int32_t *tickets,
+                                 cudaStream_t stream) {
     to->wanted = f.count > 0 && (g->to.base || g->to.table);
     if (!to->wanted) return FERRY_OK;
-    to->tiles = (int32_t)tiles;
+    *tickets += (int32_t)(fy_divide_up(f.rows, FY_TILE_M) * fy_divide_up(f.columns, FY_TILE_N));
     to->is_f32 = g->to.dtype == FERRY_F32;
     to->add = g->beta != 0.0f;
     to->table = g->to.table != NULL;
@@ -207,12 +208,11 @@ static ferry_status map_gradients(const fy_gpu_gradient *d, const ferry_gradient
     for (int i = 0; i < 3; i++) {
         int64_t rows = i < 2 ? s->intermediate : s->hidden, columns = i < 2 ? s->hidden : s->intermediate;
         family f = {NULL, local, rows, columns, &b->routed.to[i], b->table.to_map + i * local, name[0][i]};
-        FY_TRY(map_gradient(routed[i], f, &b->to[0][i], stream));
+        FY_TRY(map_gradient(routed[i], f, &b->to[0][i], &b->weight_tickets[0], stream));
         rows = i < 2 ? s->shared : s->hidden;
         columns = i < 2 ? s->hidden : s->shared;
         family one = {NULL, one_shared, rows, columns, &b->shared_expert.to[i], NULL, name[1][i]};
-        FY_TRY(map_gradient(own[i], one, &b->to[1][i], stream));
-        for (int shared = 0; shared < 2; shared++) b->weight_tickets[shared] += b->to[shared][i].tiles;
+        FY_TRY(map_gradient(own[i], one, &b->to[1][i], &b->weight_tickets[1], stream));
     }
     return FERRY_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The choosing thread of a block in the backward: takes tickets in order, describes the tile and waits until its inputs
- * are there, while the loading thread feeds the tile before, whose stages do not run dry for the taking of a ticket. No
- * earlier: a ticket that waits here behind a whole tile keeps those that depend on it waiting.
+ * The choosing thread of a block in the backward: takes tickets of its side (tickets.cuh), describes the tile and waits
+ * until its inputs are there, while the loading thread feeds the tile before, whose stages do not run dry for the
+ * taking of a ticket. No earlier: a ticket that waits here behind a whole tile keeps those that depend on it waiting.
  * Reads: unit, tile and segment tables.  Writes: shared memory alone.
  * Waits on: pulled[block] (rows of dout and x), remade[block], made[block], ready[segment], turn[tile]; begun
  *           inside the block. Room in the ring needs no wait here: pulls wait for it, and everything that a tile
@@ -18,16 +18,6 @@
 #include "cuda/trace.cuh"
 
 enum { FY_PULLED_ALL = 2 * FY_BLOCK_ROWS }; /* rows and their weights */
-
-/* Groups of tiles that share a column, as in the forward: position `r` of `rows` x `columns` tiles. */
-FY_DEVICE void fy_group_of(int r, int rows, int columns, int *row, int *column) {
-    int size = fy_parts(rows, fy_parts(rows, FY_GROUP_TILES));
-    int low = r / (size * columns) * size;
-    size = min(size, rows - low);
-    int in_group = r - low * columns;
-    *row = low + in_group % size;
-    *column = in_group / size;
-}
 
 FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_ticket &ticket) {
     fy_task t;
@@ -45,12 +35,9 @@ FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward
         if (r < here || t.which == FY_TASK_DOWN) break;
         r -= here;
     }
-    t.m = fy_side_middle_row(tiles.x, tiles.y, ticket.side, r);
-    t.column = tiles.y / 2;
-    if (t.m < 0) {
-        fy_group_of(r, tiles.x, tiles.y / 2, &t.m, &t.column);
-        t.column += fy_side_first(tiles.y, ticket.side);
-    }
+    fy_side_tile at = fy_tile_of(r, ticket.side, tiles.x, tiles.y, ticket.unit->group, nullptr, 0);
+    t.m = at.row;
+    t.column = at.column;
     t.kind = FY_WEIGHT;
     t.rows = FY_TILE_M;
     t.shared = shared;
@@ -66,29 +53,17 @@ FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward
 
 FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_ticket &ticket) {
     int4 u = *(const int4 *)ticket.unit;
-    fy_gpu_unit unit = {u.x, u.y, u.z};
+    fy_gpu_unit unit = {u.x, u.y, u.z, u.w};
     if (unit.kind == FY_WEIGHT) return fy_describe_weight(c, b, ticket);
     fy_task t;
     bool shared = fy_task_is_shared(unit.kind);
     int inner = fy_inner_of(c, shared), kind = fy_task_plain(unit.kind);
     int columns =
         kind == FY_REMAKE ? fy_parts(inner, FY_HALF_N) : fy_parts(kind == FY_GRAD ? inner : c.hidden, FY_TILE_N);
-    int whole = columns / 2, r = ticket.number;
-    int index = fy_side_middle_row(unit.tiles, columns, ticket.side, r);
-    t.column = whole;
-    if (index < 0) {
-        int q = unit.first_tile + r / whole, low = unit.first_tile, high = unit.first_tile + unit.tiles;
-        if (!shared) {
-            const fy_gpu_tile *tile = &b.table.tile[q];
-            low = max(low, tile->piece_first);
-            high = min(high, tile->piece_first + tile->piece_count);
-        }
-        fy_group_of(r - (low - unit.first_tile) * whole, high - low, whole, &index, &t.column);
-        index += low;
-        t.column += fy_side_first(columns, ticket.side);
-    } else {
-        index += unit.first_tile;
-    }
+    fy_side_tile at = fy_tile_of(ticket.number, ticket.side, unit.tiles, columns, unit.group,
+                                 shared ? nullptr : b.table.tile, unit.first_tile);
+    int index = unit.first_tile + at.row;
+    t.column = at.column;
     t.kind = unit.kind;
     t.depth = fy_parts(kind == FY_DX ? inner : c.hidden, FY_TILE_K);
     t.shared = shared;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loading thread of a block: takes product tickets in order, waits until a tile's rows are there and its results
- * have room, describes the tile to the consumers and feeds its operands through the stages with the copy engine.
- * Reads: unit and tile tables, x ring, h ring, staged tokens, weights.  Writes: shared memory alone.
- * Waits on: pulled[block] (rows of x), made[block] (columns of h), sent[block of the macrobatch before] (room for h);
+ * The loading thread of a block: takes product tickets of its side (tickets.cuh), waits until a tile's rows are there
+ * and its results have room, describes the tile to the consumers and feeds its operands through the stages with the
+ * copy engine. Reads: unit and tile tables, x ring, h ring, staged tokens, weights.  Writes: shared memory alone. Waits
+ * on: pulled[block] (rows of x), made[block] (columns of h), sent[block of the macrobatch before] (room for h);
  *           empty[stage] inside the block. A wait outside the block happens before a tile is described, never within
  *           one, so consumers that were given a tile always get all of it.
  * Publishes: full[stage]; work[] with the first full[stage] of a tile; the last work is FY_END.
@@ -17,37 +17,16 @@
 #include "cuda/tickets.cuh"
 #include "cuda/trace.cuh"
 
-/*
- * Within a unit row tiles come in groups of one expert, and a group's tiles of one column of weights follow each other:
- * the blocks that work at the same time then share both weights and rows in the second-level cache.
- */
 FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
     fy_work w;
     int4 u = *(const int4 *)ticket.unit;
     fy_gpu_unit unit = {u.x, u.y, u.z, u.w};
     int kind = unit.kind;
     bool make = fy_is_make(kind), shared = fy_is_shared(kind);
-    int columns = fy_columns_of(c, kind), whole = columns / 2, r = ticket.number;
-    int t = fy_side_middle_row(unit.tiles, columns, ticket.side, r);
-    w.column = whole;
-    if (t < 0) {
-        int q = unit.first_tile + r / whole;
-        int low = 0, high = unit.tiles;
-        if (!shared) {
-            const fy_gpu_tile *tile = &c.table.tile[q];
-            low = max(tile->piece_first, unit.first_tile);
-            high = min(tile->piece_first + tile->piece_count, unit.first_tile + unit.tiles);
-        }
-        /* Equal groups of at most so many tiles. */
-        int size = fy_parts(high - low, fy_parts(high - low, unit.group));
-        low += (q - low) / size * size;
-        size = min(size, high - low);
-        int in_group = r - (low - unit.first_tile) * whole;
-        t = low + in_group % size;
-        w.column = fy_side_first(columns, ticket.side) + in_group / size;
-    } else {
-        t += unit.first_tile;
-    }
+    fy_side_tile at = fy_tile_of(ticket.number, ticket.side, unit.tiles, fy_columns_of(c, kind), unit.group,
+                                 shared ? nullptr : c.table.tile, unit.first_tile);
+    int t = unit.first_tile + at.row;
+    w.column = at.column;
     w.kind = kind;
     w.depth = (int)fy_divide_up(make ? c.hidden : fy_inner_of(c, shared), FY_TILE_K);
     if (shared) {

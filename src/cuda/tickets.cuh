@@ -72,4 +72,21 @@ FY_DEVICE fy_ticket fy_ticket_next(fy_tickets &t) {
     return r;
 }
 
+/*
+ * Where a side's ticket is among `rows` x `columns` tiles. `tile`: the table in which the rows begin at `first`, and
+ * whose pieces are not mixed; NULL: the rows are one piece.
+ */
+FY_DEVICE fy_side_tile fy_tile_of(int ticket, int side, int rows, int columns, int most, const fy_gpu_tile *tile,
+                                  int first) {
+    fy_side_tile in_middle = {fy_side_middle_row(rows, columns, side, ticket), columns / 2};
+    if (in_middle.row >= 0) return in_middle;
+    int low = 0, high = rows;
+    if (tile) {
+        const fy_gpu_tile *t = &tile[first + ticket / (columns / 2)];
+        low = max(low, t->piece_first - first);
+        high = min(high, t->piece_first + t->piece_count - first);
+    }
+    return fy_side_whole(ticket, side, columns, low, high, most);
+}
+
 #endif

@@ -29,45 +29,70 @@ FY_RULE int fy_side_middle_row(int rows, int columns, int side, int ticket) {
     return past < 0 ? -1 : past + (side == 0 ? 0 : (rows + 1) / 2);
 }
 
+typedef struct fy_side_tile {
+    int row, column;
+} fy_side_tile;
+
+/*
+ * The tile of a ticket in a whole column. Rows low .. high - 1 are a piece, to which the ticket's row
+ * ticket / (columns / 2) belongs. They come in equal groups of at most `most`, and a group's tiles of one column follow
+ * each other: those who work at the same time then share columns and rows in the second-level cache.
+ */
+FY_RULE fy_side_tile fy_side_whole(int ticket, int side, int columns, int low, int high, int most) {
+    uint32_t whole = (uint32_t)columns / 2, rows = (uint32_t)(high - low),
+             groups = (rows + (uint32_t)most - 1) / (uint32_t)most;
+    uint32_t size = (rows + groups - 1) / groups, at = (uint32_t)ticket - (uint32_t)low * whole;
+    uint32_t begin = at / (size * whole) * size;
+    if (size > rows - begin) size = rows - begin;
+    at -= begin * whole;
+    fy_side_tile t = {low + (int)(begin + at % size), fy_side_first(columns, side) + (int)(at / size)};
+    return t;
+}
+
+/* How far a multiprocessor's times lie along `weight`. */
+static inline double fy_side_along(const float *time, const double *mean, const double *weight) {
+    double along = 0;
+    for (int j = 0; j < FY_SIDE_LINES; j++) along += weight[j] * (time[j] - mean[j]);
+    return along;
+}
+
 /*
  * On which side each of n multiprocessors is, from the time that an access to each of FY_SIDE_LINES lines of memory
  * takes it, whose owners are near or far: side[] becomes 0 and 1 by the sign of the strongest common pattern. 1, or 0
  * and all zeros where the two sides do not stand clearly apart.
  */
 static inline int fy_split_sides(const float *time, int n, uint8_t *side) {
-    double mean[FY_SIDE_LINES] = {0}, weight[FY_SIDE_LINES], low = 0, high = 0, within = 0;
-    int count = 0;
+    double mean[FY_SIDE_LINES] = {0}, weight[FY_SIDE_LINES], middle[FY_SIDES], within = 0;
+    int count[FY_SIDES];
     for (int i = 0; i < n; i++)
         for (int j = 0; j < FY_SIDE_LINES; j++) mean[j] += time[i * FY_SIDE_LINES + j] / (double)n;
     for (int i = 0; i < n; i++) side[i] = time[i * FY_SIDE_LINES] > mean[0];
     for (int turn = 0; turn < 8; turn++) {
-        for (int j = 0; j < FY_SIDE_LINES; j++) weight[j] = 0;
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < FY_SIDE_LINES; j++)
-                weight[j] += (side[i] ? 1 : -1) * (time[i * FY_SIDE_LINES + j] - mean[j]);
-        count = 0;
-        low = high = 0;
-        for (int i = 0; i < n; i++) {
-            double along = 0;
-            for (int j = 0; j < FY_SIDE_LINES; j++) along += weight[j] * (time[i * FY_SIDE_LINES + j] - mean[j]);
-            side[i] = along > 0;
-            count += side[i];
-            *(side[i] ? &high : &low) += along;
+        for (int j = 0; j < FY_SIDE_LINES; j++) {
+            weight[j] = 0;
+            for (int i = 0; i < n; i++) weight[j] += (side[i] ? 1 : -1) * (time[i * FY_SIDE_LINES + j] - mean[j]);
         }
+        for (int i = 0; i < n; i++) side[i] = fy_side_along(time + i * FY_SIDE_LINES, mean, weight) > 0;
     }
-    if (count * 8 < n || (n - count) * 8 < n) goto unclear;
-    high /= count;
-    low /= n - count;
+    for (int s = 0; s < FY_SIDES; s++) {
+        count[s] = 0;
+        middle[s] = 0;
+        for (int i = 0; i < n; i++) {
+            if (side[i] != s) continue;
+            count[s]++;
+            middle[s] += fy_side_along(time + i * FY_SIDE_LINES, mean, weight);
+        }
+        middle[s] /= count[s] ? count[s] : 1;
+    }
     for (int i = 0; i < n; i++) {
-        double along = -(side[i] ? high : low);
-        for (int j = 0; j < FY_SIDE_LINES; j++) along += weight[j] * (time[i * FY_SIDE_LINES + j] - mean[j]);
-        within += along * along / n;
+        double apart = fy_side_along(time + i * FY_SIDE_LINES, mean, weight) - middle[side[i]];
+        within += apart * apart / n;
     }
-    /* Clearly: the sides' middles are six deviations within a side apart. */
-    if ((high - low) * (high - low) > 36 * within) return 1;
-unclear:
-    memset(side, 0, (size_t)n);
-    return 0;
+    /* Clearly: neither is a few alone, and their middles are six deviations within a side apart. */
+    double between = middle[1] - middle[0];
+    int clear = count[0] * 8 >= n && count[1] * 8 >= n && between * between > 36 * within;
+    if (!clear) memset(side, 0, (size_t)n);
+    return clear;
 }
 
 #endif

@@ -32,6 +32,15 @@ static inline void layer_rank_init(layer_rank *r, layer_work *work, void *job) {
     r->layer.tune_file = "";
 }
 
+static inline void layer_rank_extents(layer_rank *r, int64_t hidden, int64_t intermediate, int64_t experts,
+                                      int64_t slots, int64_t tokens) {
+    r->layer.hidden = hidden;
+    r->layer.intermediate = intermediate;
+    r->layer.experts = experts;
+    r->layer.slots = slots;
+    r->layer.max_tokens = tokens;
+}
+
 static inline void *layer_rank_main(void *argument) {
     layer_rank *r = argument;
     ferry_comm *comm = NULL;

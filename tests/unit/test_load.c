@@ -137,11 +137,7 @@ static void run_layer(int32_t ring, int wanted) {
         jobs[r].ids = ids[r];
         jobs[r].wanted = wanted;
         layer_rank_init(&ranks[r], work, &jobs[r]);
-        ranks[r].layer.hidden = HIDDEN;
-        ranks[r].layer.intermediate = INNER;
-        ranks[r].layer.experts = EXPERTS;
-        ranks[r].layer.slots = SLOTS;
-        ranks[r].layer.max_tokens = TOKENS;
+        layer_rank_extents(&ranks[r], HIDDEN, INNER, EXPERTS, SLOTS, TOKENS);
         ranks[r].layer.ring_rows = ring;
     }
     run_layer_ranks(ranks, RANKS);

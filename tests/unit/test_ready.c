@@ -124,11 +124,7 @@ static void run(const trial *t) {
         layer_rank_init(&ranks[r], work, j);
         ranks[r].comm.comm_workers = 1 + r;
         ranks[r].comm.compute_workers = 3;
-        ranks[r].layer.hidden = HIDDEN;
-        ranks[r].layer.intermediate = INNER;
-        ranks[r].layer.experts = EXPERTS;
-        ranks[r].layer.slots = SLOTS;
-        ranks[r].layer.max_tokens = TOKENS;
+        layer_rank_extents(&ranks[r], HIDDEN, INNER, EXPERTS, SLOTS, TOKENS);
         ranks[r].layer.ring_rows = t->ring;
         ranks[r].layer.context_rows = t->context_rows;
     }

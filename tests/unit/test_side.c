@@ -26,32 +26,58 @@ static void measure(int first, int end, int far) {
         }
 }
 
+enum { ROWS = 23, COLUMNS = 9 };
+
+/* The tile of a ticket where pieces begin at every row that `cuts` names. */
+static fy_side_tile tile_of(int ticket, int of, int rows, int columns, uint32_t cuts, int most) {
+    fy_side_tile t = {fy_side_middle_row(rows, columns, of, ticket), columns / 2};
+    if (t.row >= 0) return t;
+    int low = ticket / (columns / 2), high = low + 1;
+    while (low > 0 && !(cuts >> low & 1)) low--;
+    while (high < rows && !(cuts >> high & 1)) high++;
+    t = fy_side_whole(ticket, of, columns, low, high, most);
+    assert_in_range(t.row, low, high - 1);
+    return t;
+}
+
 /* Every tile is a ticket of one side, whole columns of one side alone, and the sides have as many to within one. */
+static void check_tiles(int rows, int columns, uint32_t cuts, int most) {
+    int tickets[ROWS][COLUMNS] = {{0}}, owner[COLUMNS] = {0}, each[FY_SIDES];
+    for (int s = 0; s < FY_SIDES; s++) {
+        each[s] = fy_side_tickets(rows, columns, s);
+        for (int ticket = 0; ticket < each[s]; ticket++) {
+            fy_side_tile t = tile_of(ticket, s, rows, columns, cuts, most);
+            assert_in_range(t.row, 0, rows - 1);
+            assert_in_range(t.column, 0, columns - 1);
+            tickets[t.row][t.column]++;
+            if (columns % 2 == 0 || t.column != columns / 2) owner[t.column] |= 1 << s;
+        }
+    }
+    assert_int_equal(each[0] + each[1], rows * columns);
+    assert_in_range(each[0] - each[1], 0, 1);
+    for (int row = 0; row < rows; row++)
+        for (int column = 0; column < columns; column++) assert_int_equal(tickets[row][column], 1);
+    for (int column = 0; column < columns; column++) assert_int_not_equal(owner[column], 3);
+}
+
 static void test_tiles_are_shared_out(void **state) {
     (void)state;
-    for (int rows = 0; rows < 9; rows++)
-        for (int columns = 0; columns < 9; columns++) {
-            int tickets[9][9] = {{0}}, owner[9] = {0}, each[FY_SIDES];
-            for (int s = 0; s < FY_SIDES; s++) {
-                each[s] = fy_side_tickets(rows, columns, s);
-                for (int ticket = 0; ticket < each[s]; ticket++) {
-                    int row = fy_side_middle_row(rows, columns, s, ticket), column = columns / 2;
-                    if (row < 0) {
-                        row = ticket / (columns / 2);
-                        column = fy_side_first(columns, s) + ticket % (columns / 2);
-                        owner[column] |= 1 << s;
-                    }
-                    assert_in_range(row, 0, rows - 1);
-                    assert_in_range(column, 0, columns - 1);
-                    tickets[row][column]++;
-                }
-            }
-            assert_int_equal(each[0] + each[1], rows * columns);
-            assert_in_range(each[0] - each[1], 0, 1);
-            for (int row = 0; row < rows; row++)
-                for (int column = 0; column < columns; column++) assert_int_equal(tickets[row][column], 1);
-            for (int column = 0; column < columns; column++) assert_int_not_equal(owner[column], 3);
-        }
+    const uint32_t cuts[] = {0, 1u << 5, 0x124924, 0x7fffff, 1u << 20 | 1u << 3};
+    for (int rows = 0; rows <= ROWS; rows++)
+        for (int columns = 0; columns <= COLUMNS; columns++)
+            for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
+                for (int most = 1; most <= 16; most += 5) check_tiles(rows, columns, cuts[i], most);
+}
+
+/* Five rows in groups of at most four are three and two; a group's tiles of a column follow each other. */
+static void test_groups_share_a_column(void **state) {
+    (void)state;
+    const int expected[][2] = {{0, 2}, {1, 2}, {2, 2}, {0, 3}, {1, 3}, {2, 3}, {3, 2}, {4, 2}, {3, 3}, {4, 3}};
+    for (int ticket = 0; ticket < 10; ticket++) {
+        fy_side_tile t = fy_side_whole(ticket, 1, 4, 0, 5, 4);
+        assert_int_equal(t.row, expected[ticket][0]);
+        assert_int_equal(t.column, expected[ticket][1]);
+    }
 }
 
 static void test_two_sides(void **state) {
@@ -84,6 +110,7 @@ static void test_no_two_sides(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiles_are_shared_out),
+        cmocka_unit_test(test_groups_share_a_column),
         cmocka_unit_test(test_two_sides),
         cmocka_unit_test(test_no_two_sides),
     };

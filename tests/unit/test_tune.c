@@ -354,11 +354,7 @@ static void run_jobs(void) {
         layer_rank_init(&ranks[r], forward, j);
         ranks[r].comm.comm_workers = j->comm_workers;
         ranks[r].comm.compute_workers = j->compute_workers;
-        ranks[r].layer.hidden = HIDDEN;
-        ranks[r].layer.intermediate = INNER;
-        ranks[r].layer.experts = EXPERTS;
-        ranks[r].layer.slots = SLOTS;
-        ranks[r].layer.max_tokens = TOKENS;
+        layer_rank_extents(&ranks[r], HIDDEN, INNER, EXPERTS, SLOTS, TOKENS);
         ranks[r].layer.minibatch_rows = j->minibatch;
         ranks[r].layer.tune_file = j->tune_file;
     }
