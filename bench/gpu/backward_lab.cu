@@ -776,6 +776,7 @@ int main(int argc, char **argv) {
                                      {"clamp", 200, 512, 256, 128, 8, 4, 1.0f, "random"},
                                      {"one expert", 257, 512, 256, 0, 8, 2, 0, "one"},
                                      {"few", 300, 320, 264, 40, 6, 3, 0, "few"},
+                                     {"two sides", 700, 1024, 512, 0, 3, 2, 0, "random"},
                                      {"K 40", 65, 256, 128, 0, 64, 40, 0, "holes"},
                                      {"N 1", 1, 256, 128, 64, 8, 4, 0, "random"}};
     if (what == "plain") problems = {{"small", 70, 72, 88, 40, 3, 2, 0, "random"}};

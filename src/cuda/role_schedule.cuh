@@ -211,6 +211,14 @@ FY_DEVICE fy_tile_place fy_place_of_tile(const fy_gpu_call &c, int tile, int *ex
     return fy_tile_at(c.table.first_block[e], c.table.first_block[e + 1], c.ring_blocks, tile - c.table.first_tile[e]);
 }
 
+/* The canonical tile that holds a block. */
+FY_DEVICE int fy_tile_of_block(const fy_gpu_call &c, int block) {
+    int e = fy_find(c.table.first_block, c.local_experts, block);
+    int first = c.table.first_block[e], cut = block / c.ring_blocks * c.ring_blocks, piece = first > cut ? first : cut;
+    return c.table.first_tile[e] + (int)fy_tiles_between(first, piece, c.ring_blocks) +
+           (block - piece) / FY_TILE_BLOCKS;
+}
+
 /* The tile at a place; `number`: its own in the list that it goes to. */
 FY_DEVICE fy_gpu_tile fy_lay_tile(const fy_gpu_call &c, int number, int expert, const fy_tile_place &p) {
     int64_t end = (int64_t)c.table.first_block[expert] * FY_BLOCK_ROWS + c.table.expert_rows[expert];
@@ -315,6 +323,24 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
 }
 
 /*
+ * The unit that leaves a later macrobatch's unit its room: the last that finishes tiles in the same part of the ring, or
+ * the last to make h in the macrobatch walked before, since one pull may bring rows of all parts.
+ */
+FY_DEVICE int fy_room_of(const fy_gpu_call &c, const fy_gpu_unit *unit, int index) {
+    const fy_gpu_state *state = c.table.state;
+    const int32_t *macro_tile = c.table.macro_tile;
+    int tiles = state->tiles, first = unit[index].first_tile, expert;
+    int m = fy_find(macro_tile, state->macrobatches, tiles - 1 - first); /* macrobatches are walked backwards */
+    int walked = tiles - macro_tile[m + 1];
+    fy_tile_place p = fy_place_of_tile(c, macro_tile[m] + first - walked + unit[index].tiles - 1, &expert);
+    int64_t end = fy_least(fy_least(p.block + FY_TILE_BLOCKS, p.piece_end) + c.ring_blocks, state->blocks);
+    int finished = tiles - macro_tile[m + 2] + fy_tile_of_block(c, (int)end - 1) - macro_tile[m + 1];
+    do index--;
+    while (unit[index].first_tile > (unit[index].kind == FY_FINISH ? finished : walked - 1));
+    return index;
+}
+
+/*
  * What a unit needs: to make h, room in the ring, unless this is the first use of it; to finish, what the unit before
  * it made, or, where that one makes the next step, the one before that.
  */
@@ -323,7 +349,7 @@ FY_DEVICE int fy_needs_of(const fy_gpu_call &c, const fy_gpu_unit *unit, int ind
     if (kind == FY_SHARED_MAKE) return -1;
     if (kind == FY_MAKE) {
         int first_use = c.table.macro_tile[macros] - c.table.macro_tile[macros - 1];
-        return unit[index].first_tile < first_use ? -1 : index - 1;
+        return unit[index].first_tile < first_use ? -1 : fy_room_of(c, unit, index);
     }
     const fy_gpu_unit *before = &unit[index - 1];
     bool next = before->kind == FY_MAKE && (kind == FY_SHARED_FINISH || before->first_tile != unit[index].first_tile);

@@ -179,14 +179,6 @@ FY_DEVICE int fy_lay_segments(const fy_gpu_call &c, const fy_gpu_backward &b, in
     return segments;
 }
 
-/* The canonical tile that holds a block. */
-FY_DEVICE int fy_tile_of_block(const fy_gpu_call &c, int block) {
-    int e = fy_find(c.table.first_block, c.local_experts, block);
-    int first = c.table.first_block[e], cut = block / c.ring_blocks * c.ring_blocks, piece = first > cut ? first : cut;
-    return c.table.first_tile[e] + (int)fy_tiles_between(first, piece, c.ring_blocks) +
-           (block - piece) / FY_TILE_BLOCKS;
-}
-
 /*
  * The list of tickets; one thread. Within a macrobatch: GRAD of the next step before DX of this one, so that DX rarely
  * waits; then the weight gradients, which have no reader inside the call: they run while dx rows travel and while the
@@ -220,16 +212,15 @@ FY_DEVICE void fy_list_backward(const fy_gpu_call &c, const fy_gpu_backward &b, 
     int shared_graded = units - 1;
     if (data) add(FY_SHARED_DX, 0, shared_tiles, hidden, shared_graded);
     int first_missing = b.context_blocks < kept.blocks ? fy_tile_of_block(c, b.context_blocks) : kept.tiles;
-    for (int m = 0; m < kept.macrobatches; m++) {
+    for (int m = 0, room = -1; m < kept.macrobatches; m++, room = units - 1) { /* room in the ring: its last use */
         int end = macro_tile[m + 1], open = -1, graded = -1;
         for (int f = macro_tile[m]; f < end; f += c.mini_tiles, steps++) {
             int stop = f + c.mini_tiles < end ? f + c.mini_tiles : end;
             int missing = f > first_missing ? f : first_missing;
             bool remake = missing < stop && !(ringed && m == 0);
-            /* In later macrobatches room in the ring. */
-            if (remake) add(FY_REMAKE, missing, stop - missing, half, m == 0 ? -1 : units - 1);
+            if (remake) add(FY_REMAKE, missing, stop - missing, half, room);
             int grad = units;
-            add(FY_GRAD, f, stop - f, inner, m == 0 && !remake ? -1 : units - 1);
+            add(FY_GRAD, f, stop - f, inner, remake ? grad - 1 : room);
             if (data && open >= 0) add(FY_DX, open, f - open, hidden, graded);
             open = f;
             graded = grad;
