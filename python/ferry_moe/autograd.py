@@ -78,14 +78,15 @@ _STACKED = Layout(False, -1, 0)  # the common one: two tensors
 def new_context(layer, device):
     """A context and its key."""
     context = Context(layer, torch.empty(layer.context_bytes + 256, dtype=torch.uint8, device=device))
-    return context, torch.frombuffer(ContextKey(context), dtype=torch.int64, count=1)
+    return context, torch.frombuffer(ContextKey.of(context), dtype=torch.int64)
 
 
 def _in_rows(tensor):
     """The tensor as rows that the library reads: a gradient or an input may be expanded, transposed or a slice."""
-    row, column = tensor.stride()
-    if column != 1 or row < tensor.shape[1] or row % 8:
-        tensor = tensor.contiguous()
+    if not tensor.is_contiguous():
+        row, column = tensor.stride()
+        if column != 1 or row < tensor.shape[1] or row % 8:
+            tensor = tensor.contiguous()
     # A slice of a flat buffer is contiguous wherever it begins; GPUs read 16 bytes at a time.
     return tensor.clone() if tensor.data_ptr() % 16 else tensor
 
@@ -101,17 +102,20 @@ def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
         struct = torch.empty(Load.BYTES, dtype=torch.uint8, device=x.device)
     x = _in_rows(x)
     # Rows behind a number of tokens that only the device knows are not written.
-    out = (torch.empty if num_tokens is None else torch.zeros)(x.shape, dtype=x.dtype, device=x.device)
-    functional.forward(layer, x, ids, weights, *layout.restore(flat), out=out, context=context, num_tokens=num_tokens,
-                       expert_rows=rows, load=struct)
+    out = None if num_tokens is None else torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    out = functional.forward(layer, x, ids, weights, *layout.restore(flat), out=out, context=context,
+                             num_tokens=num_tokens, expert_rows=rows, load=struct)
     return out, key, (rows, struct)
 
 
 def main_grads(layout, flat, wanted):
     """By group of weights that have any: the list of `main_grad` of its tensors."""
     found, at = {}, 0
-    if all(getattr(t, "main_grad", None) is None for t in flat):
-        return found
+    for t in flat:
+        if getattr(t, "main_grad", None) is not None:
+            break
+    else:
+        return found  # the common case, and a loop is faster here than all()
     for name, count in layout.groups():
         part = flat[at:at + count]
         mains = [getattr(t, "main_grad", None) if want else None for t, want in zip(part, wanted[at:at + count])]
@@ -183,13 +187,15 @@ class _NotTwice(torch.autograd.Function):
 
 
 class _Moe(torch.autograd.Function):
+    """Every argument costs the host time, tensors most: what gets no gradient comes in one tuple, `told`. `found` is a
+    list that the load goes into."""
+
     @staticmethod
-    def forward(ctx, layer, layout, call, x, ids, weights, *flat):
-        out, key, call.load = run_forward(layer, x, ids, weights, layout, flat, True, call.wants_load,
-                                          call.num_tokens)
-        ctx.layer, ctx.layout = layer, layout
-        ctx.mains = main_grads(layout, flat, ctx.needs_input_grad[6:])
+    def forward(ctx, told, found, x, weights, *flat):
+        layer, layout, ids, num_tokens, load = told
+        out, key, found[:] = run_forward(layer, x, ids, weights, layout, flat, True, load, num_tokens)
         ctx.save_for_backward(key, *flat)
+        ctx.call = layer, layout, main_grads(layout, flat, ctx.needs_input_grad[4:])
         return out
 
     @staticmethod
@@ -202,19 +208,21 @@ class _Moe(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx, dout):
+        layer, layout, mains = ctx.call
         key, *flat = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        dx, dweights, given = run_backward(ctx.layer, key, dout, ctx.layout, flat, needs[3], needs[5], needs[6:],
-                                           ctx.mains)
-        return (None, None, None, dx, None, dweights, *given)
+        _, _, want_x, want_weights, *wanted = ctx.needs_input_grad
+        dx, dweights, given = run_backward(layer, key, dout, layout, flat, want_x, want_weights, wanted, mains)
+        return (None, None, dx, dweights, *given)
 
 
-class _Call:
-    """What a call is told, and what it gives back beside its output."""
-    __slots__ = ("wants_load", "num_tokens", "load")
+def _never():
+    return False
 
-    def __init__(self, wants_load, num_tokens):
-        self.wants_load, self.num_tokens, self.load = wants_load, num_tokens, None
+
+# Many releases of torch look for transforms of torch.func in a Python part of `apply`, which takes a third of its time.
+# Only where there is one, for which it has the right error, is it needed.
+_transformed = getattr(torch._C, "_are_functorch_transforms_active", _never)
+_apply = super(torch.autograd.Function, _Moe).apply
 
 
 def moe(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *, layer, num_tokens=None, load=False):
@@ -232,7 +240,7 @@ def moe(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *
     the tokens of all ranks. Those of the shared expert hold this rank's tokens only, as those of any layer outside.
     """
     shape = x.shape
-    if x.dim() != 2:
+    if len(shape) != 2:
         x, ids, weights = (t.reshape(-1, t.shape[-1]) for t in (x, ids, weights))
     if weights.dtype != torch.float32:
         weights = weights.float()
@@ -242,17 +250,13 @@ def moe(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *
     if _compiling():
         out, found = _ops.moe_op(layer, layout, x, ids, weights, flat, load, num_tokens)
     elif torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad or any(t.requires_grad for t in flat)):
-        call = _Call(load, num_tokens)
-        out = _Moe.apply(layer, layout, call, x, ids, weights, *flat)
-        found = call.load
+        found = [None, None]
+        apply = _Moe.apply if _transformed() else _apply
+        out = apply((layer, layout, ids, num_tokens, load), found, x, weights, *flat)
     else:
         out, _, found = run_forward(layer, x, ids, weights, layout, flat, False, load, num_tokens)
     out = out if len(shape) == 2 else out.view(shape)
     return (out, Load(*found)) if load else out
-
-
-def _never():
-    return False
 
 
 _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)

@@ -34,29 +34,29 @@ class Context(Unpicklable):
 
     memory: None, and the library allocates it, or `plan.context_memory_bytes + 256` bytes of a tensor on the device.
     """
-    __slots__ = ("layer", "memory", "dynamic", "rows", "_address")
+    __slots__ = ("layer", "memory", "dynamic", "rows", "_address", "_leaves")
 
     def __init__(self, layer, memory=None):
         self._address = None
-        lib, pointer = load_library(), C.c_void_p()
+        lib, handle, pointer = load_library(), layer._handle, C.c_void_p()
         aligned = None if memory is None else -(-memory.data_ptr() // 256) * 256
-        check(lib.ferry_context_create(layer.pointer, aligned, _byref(pointer)))
-        self.layer, self.memory = layer, memory
+        check(lib.ferry_context_create(handle.pointer, aligned, _byref(pointer)))
+        self.layer, self.memory, self._leaves = layer, memory, handle.leaves
         self.dynamic = False  # N was known on the device only
         self.rows = None  # of the arrays of the forward that filled it
-        self._address = pointer.value
-        layer._handle.leaves[pointer.value] = lib.ferry_context_destroy
+        self._address = address = pointer.value
+        self._leaves[address] = lib.ferry_context_destroy
 
     @property
     def pointer(self):
-        if self._address not in self.layer._handle.leaves:
+        if self._address not in self._leaves:
             fail(T.E_STATE, "this context was destroyed, or its layer was")
         return self._address
 
     def destroy(self):
         address, self._address = self._address, None
         if address is not None:
-            destroy = self.layer._handle.leaves.pop(address, None)
+            destroy = self._leaves.pop(address, None)
             if destroy is not None:
                 destroy(address)
 
@@ -67,14 +67,14 @@ class ContextKey(C.Structure):
     """The number of a context in memory that a tensor can be made of. The context goes with it."""
     _fields_ = [("number", C.c_int64)]
 
-    def __init__(self, context):
-        super().__init__(next(_numbers))
-        _contexts[self.number] = context
+    @classmethod
+    def of(cls, context):
+        number = next(_numbers)
+        _contexts[number] = context
+        return cls(number)
 
     def __del__(self):
-        context = _contexts.pop(self.number, None)
-        if context is not None:
-            context.destroy()
+        _contexts.pop(self.number, None)
 
 
 class Layer(SharedByCopies):
@@ -128,18 +128,22 @@ class Layer(SharedByCopies):
         _layers[self.number] = self
         # Filled anew by each call, in its turn.
         self.forward_args, self.backward_args = make(T.ForwardArgs), make(T.BackwardArgs)
-        self.tokens = self._numbers_of_tokens()
-        self.checked, self.described = {}, {}  # what calls have met: shapes, weights
+        self.seen = None  # the shapes, types and places of the last forward's arrays: forward_args tells the rest
+        self.described = {}  # weights that calls have met
+        self._number_tokens()
 
-    def _numbers_of_tokens(self):
-        """Where calls read N: on the CPU one integer that each of them sets; on a device a tensor whose entry n is n,
-        so that calls in flight and captured graphs keep theirs."""
+    def _number_tokens(self):
+        """Where calls read N: entry n is n, so that calls in flight and captured graphs keep theirs."""
+        count = max(self.max_tokens, 63) + 1
         if self.group.device.kind == "cpu":
-            return C.c_int32()
+            self.tokens = (C.c_int32 * count)(*range(count))
+            self.tokens_at, self.empty_at = C.addressof(self.tokens), None
+            return
         import torch
-        numbers = torch.arange(max(self.max_tokens, 63) + 1, dtype=torch.int32, device=self.group.device.name)
-        torch.cuda.synchronize(numbers.device)  # calls may come on any stream
-        return numbers
+        self.tokens = torch.arange(count, dtype=torch.int32, device=self.group.device.name)
+        torch.cuda.synchronize(self.tokens.device)  # calls may come on any stream
+        # An empty array has no address; on a device it gets one that is not NULL.
+        self.tokens_at = self.empty_at = self.tokens.data_ptr()
 
     @property
     def pointer(self):
