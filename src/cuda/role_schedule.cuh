@@ -211,14 +211,6 @@ FY_DEVICE fy_tile_place fy_place_of_tile(const fy_gpu_call &c, int tile, int *ex
     return fy_tile_at(c.table.first_block[e], c.table.first_block[e + 1], c.ring_blocks, tile - c.table.first_tile[e]);
 }
 
-/* The canonical tile that holds a block. */
-FY_DEVICE int fy_tile_of_block(const fy_gpu_call &c, int block) {
-    int e = fy_find(c.table.first_block, c.local_experts, block);
-    int first = c.table.first_block[e], cut = block / c.ring_blocks * c.ring_blocks, piece = first > cut ? first : cut;
-    return c.table.first_tile[e] + (int)fy_tiles_between(first, piece, c.ring_blocks) +
-           (block - piece) / FY_TILE_BLOCKS;
-}
-
 /* The tile at a place; `number`: its own in the list that it goes to. */
 FY_DEVICE fy_gpu_tile fy_lay_tile(const fy_gpu_call &c, int number, int expert, const fy_tile_place &p) {
     int64_t end = (int64_t)c.table.first_block[expert] * FY_BLOCK_ROWS + c.table.expert_rows[expert];
@@ -278,9 +270,8 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
     fy_gpu_state *state = c.table.state;
     fy_gpu_unit *unit = c.table.unit;
     const int32_t *macro_tile = c.table.macro_tile;
-    int units = 0, expert;
+    int units = 0;
     fy_gpu_unit open = {FY_END};
-    int open_macro = -1, open_tile = 0;
     auto add = [&](int kind, int first, int count) {
         fy_gpu_unit u = {kind, first, count, FY_GROUP_TILES};
         unit[units++] = u;
@@ -296,22 +287,15 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
         int count = macro_tile[m + 1] - macro_tile[m];
         for (int f = 0; f < count; f += c.mini_tiles) {
             int n = count - f < c.mini_tiles ? count - f : c.mini_tiles;
-            /* The next step is made before this one is finished, unless it takes this one's place in the ring. */
-            bool make_first = true;
-            if (open.kind == FY_FINISH && open_macro != m) {
-                fy_tile_place a = fy_place_of_tile(c, open_tile, &expert);
-                fy_tile_place b = fy_place_of_tile(c, macro_tile[m] + f + n - 1, &expert);
-                int64_t end = b.block + FY_TILE_BLOCKS < b.piece_end ? b.block + FY_TILE_BLOCKS : b.piece_end;
-                make_first = end + c.ring_blocks <= a.block;
-            }
+            /* The next step is made before this one is finished, so that h has time to become complete; but not over a
+             * macrobatch's end, behind which steps take the place of those before them in the ring. */
+            bool make_first = f > 0 || open.kind != FY_FINISH;
             if (open.kind != FY_END && !make_first) add(open.kind, open.first_tile, open.tiles);
             add(FY_MAKE, walked + f, n);
             if (open.kind != FY_END && make_first) add(open.kind, open.first_tile, open.tiles);
             open.kind = FY_FINISH;
             open.first_tile = walked + f;
             open.tiles = n;
-            open_macro = m;
-            open_tile = macro_tile[m] + f;
         }
     }
     if (open.kind != FY_END) add(open.kind, open.first_tile, open.tiles);
@@ -323,36 +307,24 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
 }
 
 /*
- * The unit that leaves a later macrobatch's unit its room: the last that finishes tiles in the same part of the ring, or
- * the last to make h in the macrobatch walked before, since one pull may bring rows of all parts.
- */
-FY_DEVICE int fy_room_of(const fy_gpu_call &c, const fy_gpu_unit *unit, int index) {
-    const fy_gpu_state *state = c.table.state;
-    const int32_t *macro_tile = c.table.macro_tile;
-    int tiles = state->tiles, first = unit[index].first_tile, expert;
-    int m = fy_find(macro_tile, state->macrobatches, tiles - 1 - first); /* macrobatches are walked backwards */
-    int walked = tiles - macro_tile[m + 1];
-    fy_tile_place p = fy_place_of_tile(c, macro_tile[m] + first - walked + unit[index].tiles - 1, &expert);
-    int64_t end = fy_least(fy_least(p.block + FY_TILE_BLOCKS, p.piece_end) + c.ring_blocks, state->blocks);
-    int finished = tiles - macro_tile[m + 2] + fy_tile_of_block(c, (int)end - 1) - macro_tile[m + 1];
-    do index--;
-    while (unit[index].first_tile > (unit[index].kind == FY_FINISH ? finished : walked - 1));
-    return index;
-}
-
-/*
- * What a unit needs: to make h, room in the ring, unless this is the first use of it; to finish, what the unit before
- * it made, or, where that one makes the next step, the one before that.
+ * What a unit needs: to make h, room in the ring, which the macrobatch walked before leaves with its last unit; to
+ * finish, what the unit before it made, or, where that one makes the next step, the unit before that. That is one unit
+ * more than h comes from, so that the sides stay close together: they share rows in the second-level cache.
  */
 FY_DEVICE int fy_needs_of(const fy_gpu_call &c, const fy_gpu_unit *unit, int index) {
-    int kind = unit[index].kind, macros = c.table.state->macrobatches;
+    const fy_gpu_state *state = c.table.state;
+    int kind = unit[index].kind, first = unit[index].first_tile;
     if (kind == FY_SHARED_MAKE) return -1;
     if (kind == FY_MAKE) {
-        int first_use = c.table.macro_tile[macros] - c.table.macro_tile[macros - 1];
-        return unit[index].first_tile < first_use ? -1 : fy_room_of(c, unit, index);
+        int m = fy_find(c.table.macro_tile, state->macrobatches, state->tiles - 1 - first); /* walked backwards */
+        int begin = state->tiles - c.table.macro_tile[m + 1];
+        if (begin == 0) return -1;
+        do index--;
+        while (unit[index].first_tile >= begin);
+        return index;
     }
     const fy_gpu_unit *before = &unit[index - 1];
-    bool next = before->kind == FY_MAKE && (kind == FY_SHARED_FINISH || before->first_tile != unit[index].first_tile);
+    bool next = before->kind == FY_MAKE && (kind == FY_SHARED_FINISH || before->first_tile != first);
     return index - 1 - next;
 }
 

@@ -179,6 +179,14 @@ FY_DEVICE int fy_lay_segments(const fy_gpu_call &c, const fy_gpu_backward &b, in
     return segments;
 }
 
+/* The canonical tile that holds a block. */
+FY_DEVICE int fy_tile_of_block(const fy_gpu_call &c, int block) {
+    int e = fy_find(c.table.first_block, c.local_experts, block);
+    int first = c.table.first_block[e], cut = block / c.ring_blocks * c.ring_blocks, piece = first > cut ? first : cut;
+    return c.table.first_tile[e] + (int)fy_tiles_between(first, piece, c.ring_blocks) +
+           (block - piece) / FY_TILE_BLOCKS;
+}
+
 /*
  * The list of tickets; one thread. Within a macrobatch: GRAD of the next step before DX of this one, so that DX rarely
  * waits; then the weight gradients, which have no reader inside the call: they run while dx rows travel and while the
