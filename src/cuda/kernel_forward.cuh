@@ -30,10 +30,12 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     __syncthreads();
     cudaGridDependencySynchronize();
     if (c.table.state->skip) return;
+    /* One warpgroup that feeds, pulls and sums, two that multiply: 128 and 256 threads share 384 times 168 registers.
+     * A trace takes some of the latter's. */
     int group = threadIdx.x / 128, warp = threadIdx.x / 32;
     bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */
     if (group == 0) {
-        fy_registers_give<72>();
+        fy_registers_give<TRACE ? 72 : 88>();
         if (warp == 0) {
             if (threadIdx.x == 0 && !apart) fy_load_role<KEEP>(c, shared);
             __syncwarp();
@@ -41,15 +43,15 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             fy_pull_head<KEEP>(c);
             if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role<KEEP>(c);
         }
-        fy_sum_role<TRACE ? 2 : 4, 1, FY_LAST_OF_FEW>(c); /* a trace takes registers */
+        fy_sum_role<TRACE ? 2 : 8, 1, FY_LAST_OF_FEW>(c);
     } else {
-        fy_registers_take<216>();
+        fy_registers_take<TRACE ? 216 : 208>();
         fy_pull_head<KEEP>(c);
         if (!apart)
             fy_product_role<KEEP>(c, shared, group - 1);
         else
             fy_pull_role<KEEP>(c);
-        fy_sum_role<8, KEEP || TRACE ? 2 : 4, FY_LAST_OF_MANY>(c);
+        fy_sum_role<8, 2, FY_LAST_OF_MANY>(c);
     }
     __syncthreads();
     fy_trace_close(c);

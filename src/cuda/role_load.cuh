@@ -2,12 +2,14 @@
 /*
  * The loading thread of a block: takes product tickets of its side (tickets.cuh), waits until a tile's rows are there
  * and its results have room, describes the tile to the consumers and feeds its operands through the stages with the
- * copy engine. Reads: unit and tile tables, x ring, h ring, staged tokens, weights.  Writes: shared memory alone. Waits
- * on: pulled[block] (rows of x), made[block] (columns of h), sent[block of the macrobatch before] (room for h);
+ * copy engine.
+ * Reads: unit and tile tables, x ring, h ring, staged tokens, weights.  Writes: shared memory alone.
+ * Waits on: pulled[block] (rows of x), made[block] (columns of h), sent[block of the macrobatch before] (room for h);
  *           empty[stage] inside the block. A wait outside the block happens before a tile is described, never within
- *           one, so consumers that were given a tile always get all of it.
+ *           one, so consumers that were given a tile always get all of it. It is mostly none, because a look shortly
+ *           before the end of the tile before has found everything there: then the stages do not run dry between tiles.
  * Publishes: full[stage]; work[] with the first full[stage] of a tile; the last work is FY_END.
- * Registers: the producer warpgroup's 72.
+ * Registers: the producer warpgroup's 88.
  */
 #ifndef FERRY_CUDA_ROLE_LOAD_CUH
 #define FERRY_CUDA_ROLE_LOAD_CUH
@@ -16,6 +18,8 @@
 #include "cuda/prim_copy.cuh"
 #include "cuda/tickets.cuh"
 #include "cuda/trace.cuh"
+
+enum { FY_LOOK_STEPS = 3 }; /* before a tile's end its loading thread looks at the inputs of the next */
 
 FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
     fy_work w;
@@ -56,24 +60,29 @@ FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_tickets &tickets) {
 /* The first block of rows, for a trace; -1: tokens of the shared expert. */
 FY_DEVICE int fy_rows_of(const fy_work &w) { return fy_is_shared(w.kind) ? -1 : w.counter; }
 
-/* Until the tile can run from begin to end without anyone else. */
-FY_DEVICE bool fy_wait_for_tile(const fy_gpu_call &c, const fy_work &w) {
-    int inner = fy_inner_of(c, fy_is_shared(w.kind));
-    uint32_t columns = (uint32_t)fy_divide_up(inner, FY_HALF_N);
-    uint32_t pieces = 4 * (uint32_t)fy_divide_up(c.hidden, FY_TILE_N);
+/*
+ * Until the tile can run from begin to end without anyone else; `look`: whether it can now, without waiting. `blocks`:
+ * of all rows here. What made the tile's rows is then known to the copy engine.
+ */
+FY_DEVICE bool fy_tile_can_run(const fy_gpu_call &c, const fy_work &w, int blocks, bool look) {
+    auto reached = [&](const uint32_t *flag, uint32_t target, int site) {
+        return look ? fy_load_acquire_gpu(flag) >= target : fy_await_between(c, flag, target, site, fy_rows_of(w));
+    };
+    uint32_t columns = fy_parts(fy_inner_of(c, fy_is_shared(w.kind)), FY_HALF_N);
+    uint32_t pieces = 4 * fy_parts(c.hidden, FY_TILE_N);
     int used = fy_tile_blocks_used(w.rows);
     bool ok = true;
     for (int b = 0; b < used && ok; b++) {
         if (w.kind == FY_MAKE) {
             uint32_t rows = min(w.rows - b * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS);
-            ok = fy_await_between(c, &c.table.pulled[w.counter + b], rows, FY_AT_PULLED, w.counter);
+            ok = reached(&c.table.pulled[w.counter + b], rows, FY_AT_PULLED);
             int before = w.counter + b + c.ring_blocks;
-            if (ok && before < c.table.state->blocks)
-                ok = fy_await_between(c, &c.table.sent[before], pieces, FY_AT_MADE_SPACE, w.counter);
+            if (ok && before < blocks) ok = reached(&c.table.sent[before], pieces, FY_AT_MADE_SPACE);
         } else if (!fy_is_make(w.kind)) {
-            ok = fy_await_between(c, &c.table.made[w.counter + b], columns, FY_AT_MADE, fy_rows_of(w));
+            ok = reached(&c.table.made[w.counter + b], columns, FY_AT_MADE);
         }
     }
+    if (ok) fy_fence_async();
     return ok;
 }
 
@@ -85,9 +94,10 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
     int stage = 0, number = 0;
     uint32_t parity = 0;
     fy_work w = fy_take_product(c, tickets);
+    bool can_run = false;
+    int blocks = state->blocks;
     for (;;) {
-        if (w.kind != FY_END && !fy_wait_for_tile(c, w)) w.kind = FY_END;
-        fy_fence_async();
+        if (w.kind != FY_END && !can_run && !fy_tile_can_run(c, w, blocks, false)) w.kind = FY_END;
         fy_barrier_wait(&block->empty[stage], parity ^ 1);
         block->work[number % FY_WORKS] = w;
         if (w.kind == FY_END) {
@@ -120,6 +130,7 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
         }
         int row = w.load_row, column = w.column * (make ? FY_HALF_N : FY_TILE_N);
         int depth = w.depth;
+        can_run = false;
         fy_trace_begin(0, fy_rows_of(w));
         for (int k = 0; k < depth; k++) {
             if (k > 0) fy_barrier_wait(&block->empty[stage], parity ^ 1);
@@ -134,8 +145,10 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
                 stage = 0;
                 parity ^= 1;
             }
-            /* The next ticket, while the stages are full. */
+            /* The next ticket, while the stages are full; a look at its inputs as late as it holds up no step. */
             if (k == min(depth, (int)FY_STAGES) - 1) w = fy_take_product(c, tickets);
+            if (k >= FY_STAGES && k == depth - FY_LOOK_STEPS)
+                can_run = w.kind != FY_END && fy_tile_can_run(c, w, blocks, true);
         }
         fy_trace_end(0, FY_MARK_FEED);
         number++;

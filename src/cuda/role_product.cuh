@@ -6,7 +6,7 @@
  * Waits on: full[stage] inside the block.
  * Publishes: empty[stage]; made[block] when a column tile of h is written, sent[block] for y. A signal is held back
  *            until the stores before it have had time to drain, and sent early where the block would wait.
- * Registers: 216; 128 hold the accumulators.
+ * Registers: 208; 128 hold the accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_PRODUCT_CUH
 #define FERRY_CUDA_ROLE_PRODUCT_CUH
@@ -116,8 +116,8 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
             if (held.kind != FY_END) fy_send_signal(c, held, thread);
             continue;
         }
-        uint16_t *target = nullptr;
-        if (!fy_is_make(w.kind)) target = fy_push_target(c, fy_is_shared(w.kind), w.row, w.rows, group, warp, lane);
+        int2 from = make_int2(-1, 0); /* looked up now, used behind the products */
+        if (!fy_is_make(w.kind)) from = fy_push_source(c, fy_is_shared(w.kind), w.row, w.rows, group, warp, lane);
         int last = -1, send_at = min(2, w.depth - 1), rows_of = fy_is_shared(w.kind) ? -1 : w.counter;
         fy_trace_begin(0, rows_of);
         for (int k = 0; k < w.depth; k++) {
@@ -149,7 +149,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
             /* The buffer may still be read by the copy engine from a tile of h. */
             if (thread == 0) fy_store_wait_read<0>();
             fy_group_sync(group + 1);
-            fy_push_rows(c, acc, w, buffer + warp * FY_WARP_BYTES, target, lane);
+            fy_push_rows(c, acc, w, buffer + warp * FY_WARP_BYTES, fy_push_target(c, fy_is_shared(w.kind), from), lane);
         }
         fy_trace_end(0, fy_is_make(w.kind) ? FY_MARK_STORE_H : FY_MARK_PUSH);
         held.kind = w.kind;

@@ -155,7 +155,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             else
                 fy_store_gradient<false>(c, b, acc, t, shared, stage, group, weight);
         } else {
-            uint16_t *target = fy_push_target(c, t.shared, t.row, t.rows, group, warp, lane);
+            int2 from = fy_push_source(c, t.shared, t.row, t.rows, group, warp, lane);
             fy_multiply<0, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
             fy_trace_next(FY_MARK_DX, fy_rows_of(t));
             /* The buffer may still be read by the copy engine from another kind of tile. */
@@ -164,6 +164,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             fy_work w;
             w.column = t.column;
             int again = fy_thread_again() & 127;
+            uint16_t *target = fy_push_target(c, t.shared, from);
             fy_push_rows(c, acc, w, buffer + again / 32 * FY_WARP_BYTES, target, again & 31);
             if (t.column == 0 && !t.shared) fy_push_dweights(c, b, t, group, warp, lane);
         }

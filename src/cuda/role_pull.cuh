@@ -9,7 +9,7 @@
  * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
  *           the head.
  * Publishes: pulled[block], rows.
- * Registers: the producer warpgroup's 72: eight 16-byte loads in flight.
+ * Registers: the producer warpgroup's 88: eight 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
 #define FERRY_CUDA_ROLE_PULL_CUH

@@ -6,7 +6,7 @@
  * Waits on: nothing.
  * Publishes: sent[block], one for each warp and column tile; whoever completes a block adds 1 to arrived[token] of each
  *            of its rows at the owner. Published a little later than stored (fy_signal), when the stores have drained.
- * Registers: within the consumers' 216, beside 128 accumulators.
+ * Registers: within the consumers' 208 (backward: 216), beside 128 accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_PUSH_CUH
 #define FERRY_CUDA_ROLE_PUSH_CUH
@@ -16,16 +16,21 @@
 #include "cuda/wait.cuh"
 
 /*
- * Where row `lane` (of 16) of a warp goes, of a tile whose `rows` rows begin at `row`; `shared`: of the shared expert.
- * NULL: nowhere, a padding row.
+ * Whose row `lane` (of 16) of a warp is, of a tile whose `rows` rows begin at `row`: rank and slot; `shared`: of the
+ * shared expert, this rank and the token. Rank -1: a padding row.
  */
-FY_DEVICE uint16_t *fy_push_target(const fy_gpu_call &c, bool shared, int row, int rows, int group, int warp,
-                                   int lane) {
+FY_DEVICE int2 fy_push_source(const fy_gpu_call &c, bool shared, int row, int rows, int group, int warp, int lane) {
     int r = group * FY_BLOCK_ROWS + warp * 16 + (lane & 15);
-    if (r >= rows) return nullptr;
-    if (shared) return c.table.shared_y + (int64_t)(row + r) * c.hidden;
-    int2 from = *(const int2 *)&c.table.source[row + r];
-    return (uint16_t *)(c.peer[from.x] + c.at.y) + (int64_t)from.y * c.hidden;
+    int2 from = make_int2(-1, row + r);
+    if (r < rows) from = shared ? make_int2(c.rank, row + r) : *(const int2 *)&c.table.source[row + r];
+    return from;
+}
+
+/* Where that row goes; NULL: nowhere. */
+FY_DEVICE uint16_t *fy_push_target(const fy_gpu_call &c, bool shared, int2 from) {
+    if (from.x < 0) return nullptr;
+    uint16_t *y = shared ? c.table.shared_y : (uint16_t *)(c.peer[from.x] + c.at.y);
+    return y + (int64_t)from.y * c.hidden;
 }
 
 FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const fy_work &w, uint8_t *buffer,

@@ -7,7 +7,7 @@
  * Writes: out.
  * Waits on: arrived[token] = 0 for any token that nobody has claimed.
  * Publishes: claimed[group] and their number; the end of the launch is the signal to others.
- * Registers: the producer warpgroup's 72 with four loads in flight, the consumers' 216 with 16 or 32.
+ * Registers: the producer warpgroup's 88 with eight loads in flight, the consumers' 208 with 16.
  */
 #ifndef FERRY_CUDA_ROLE_SUM_CUH
 #define FERRY_CUDA_ROLE_SUM_CUH
