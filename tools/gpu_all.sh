@@ -5,12 +5,11 @@
 #         bench_gpu sym_check test_lm_gpu
 # Where there are two GPUs, what needs one runs on each side by side. GPU_PARTS chooses parts (default: all, in this
 # order):
-#     lab       values against FP64 and equal bits of the kernels; compute-sanitizer on small cases
 #     api       the public interface: ranks as threads and processes, faults, contexts, graphs
-#     check     `ferry check --backend cuda`, tests of ferry_moe (where PyTorch is there), the command's GPU tests and
-#               the language model's operations
-#     values    the benchmark shapes against FP64, and bits of two ranks against one (where PyTorch is there)
-#     torch     forward, and forward + backward, beside NCCL + PyTorch in one loop (likewise)
+#     check     side by side: `ferry check --backend cuda`; tests of ferry_moe (where PyTorch is there); the command's GPU
+#               tests and the language model's operations; values against FP64 and equal bits of the kernels,
+#               compute-sanitizer on small cases; the benchmark shapes against FP64, and bits of two ranks against one
+#     torch     forward, and forward + backward, beside NCCL + PyTorch in one loop (where PyTorch is there)
 #     bars      ratios that the layer has to keep (likewise)
 #     e2e       end-to-end training beside NCCL + PyTorch, on two GPUs (likewise)
 #     bench     `ferry bench --backend cuda`, all shapes, skews 0 and 1
@@ -33,13 +32,6 @@ lab_of() {
     step "synccheck-$1" 120 compute-sanitizer --tool synccheck --error-exitcode 9 "$build/$1_lab" plain
 }
 
-lab() {
-    lane 0 lab_of forward
-    lane 1 lab_of backward
-    wait
-    [ "$gpus" -lt 2 ] || step forward-lab-two 60 "$build/forward_lab" check2
-}
-
 api() {
     step interface 120 "$build/api_check"
     step backward-interface 120 "$build/backward_check"
@@ -59,22 +51,45 @@ python_tests() {
     tail -n 3 "$logs/python-$1.log"
 }
 
-# Jobs of several processes on the CPU, which take long, are not among these.
-check() {
-    lane 0 suites
-    lane 1 python_tests one "--ignore tests/python/test_jobs.py --ignore tests/python/test_jobs_hosts.py tests/python"
-    wait
-    [ "$gpus" -lt 2 ] || python_tests two "tests/python/test_ranks.py tests/python/test_patch_ranks.py"
-    step language-model 60 "$build/test_lm_gpu"
-    for test in tests/cli/test_gpu_*.sh; do
-        step "$(basename "$test" .sh)" 120 env FERRY="$ferry" TENSORS="$build/tensor_tool" sh "$test"
+values() {
+    has_torch values || return
+    lines='R[0-9]:|FP64' port=29611
+    for r in $(seq $most_ranks); do
+        python "values-ep$r" 120 "$r" values.py
     done
 }
 
-values() {
-    has_torch values || return
-    lines='R[0-9]:|FP64'
-    for r in $(seq $most_ranks); do python "values-ep$r" 120 "$r" values.py; done
+command_tests() {
+    for test in "$@"; do
+        step "gpu_$test" 120 env FERRY="$ferry" TENSORS="$build/tensor_tool" sh "tests/cli/test_gpu_$test.sh"
+    done
+}
+
+# Jobs of several processes on the CPU, which take long, are not among the Python tests here.
+on_first() {
+    suites
+    command_tests train trace
+}
+
+on_second() {
+    python_tests one "--ignore tests/python/test_jobs.py --ignore tests/python/test_jobs_hosts.py tests/python"
+    lab_of backward
+}
+
+on_both() {
+    command_tests run nodes bench
+    [ "$gpus" -lt 2 ] || python_tests two "tests/python/test_ranks.py tests/python/test_patch_ranks.py"
+    step language-model 60 "$build/test_lm_gpu"
+    lab_of forward
+    [ "$gpus" -lt 2 ] || step forward-lab-two 60 "$build/forward_lab" check2
+}
+
+check() {
+    lane 0 on_first
+    lane 1 on_second
+    lane 0,1 on_both
+    lane 0,1 values
+    wait
 }
 
 torch() {
@@ -93,7 +108,7 @@ bars() {
     has_torch bars || return
     lines='^kept|^MISSED|failed:|skipped:'
     for r in $(seq $most_ranks); do
-        python "bars-ep$r" 120 "$r" bars.py
+        python "bars-ep$r" 120 "$r" bars.py --rounds "${GPU_ROUNDS-10}"
     done
 }
 
@@ -122,11 +137,11 @@ micro() {
     record micro.json "ferry bench --backend cuda --micro --ranks $most_ranks --processes --json"
 }
 
-for part in ${GPU_PARTS-lab api check values torch bars e2e bench micro}; do
+for part in ${GPU_PARTS-api check torch bars e2e bench micro}; do
     case $part in
-    lab | api | check | values | torch | bars | e2e | bench | micro) $part ;;
+    api | check | torch | bars | e2e | bench | micro) $part ;;
     *)
-        echo "GPU_PARTS: '$part' is not lab, api, check, values, torch, bars, e2e, bench or micro" >&2
+        echo "GPU_PARTS: '$part' is not api, check, torch, bars, e2e, bench or micro" >&2
         exit 2
         ;;
     esac

@@ -43,7 +43,7 @@ step() {
     fi
 }
 
-# lane GPU COMMAND...: on one GPU alone, beside the other lanes where there are several GPUs, until `wait`.
+# lane GPUS COMMAND...: on these GPUs alone, beside the other lanes where there are several GPUs, until `wait`.
 lane() {
     gpu=$1
     shift
@@ -67,12 +67,12 @@ record() {
 }
 
 # python NAME SECONDS RANKS SCRIPT [OPTION]...: a script of bench/gpu on as many GPUs, results in NAME.json; says the
-# lines of its log that match $lines.
+# lines of its log that match $lines. Those that run side by side each have a `port`.
 python() {
     what=$1 most_s=$2 ranks=$3 script=$4
     shift 4
     run=python3
-    [ "$ranks" -eq 1 ] || run="torchrun --nproc-per-node=$ranks"
+    [ "$ranks" -eq 1 ] || run="torchrun --nproc-per-node=$ranks --master-port=${port-29500}"
     # shellcheck disable=SC2086
     step "$what" "$most_s" $run "bench/gpu/$script" --library "$build/libferry.so" --json "$folder/$what.json" "$@"
     grep -E "$lines" "$logs/$what.log"
