@@ -9,7 +9,6 @@
 #include "cli/message.h"
 #include "rules/place.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 #define AT(field) .at = offsetof(bench_options, field)
@@ -110,12 +109,8 @@ static int prepare(bench_job *job) {
     int code = shape_parse(o->shape, (int)o->ranks, &shape);
     if (code) return code;
     if (o->routing) {
-        code = routing_read(&job->routing, o->routing, shape.experts);
+        code = routing_read_for(&job->routing, o->routing, o->shape, &shape);
         if (code) return code;
-        if (job->routing.slots != shape.slots)
-            return cli_usage("--shape %s has %" PRId64 " slots of a token, %s has %" PRId64
-                             "; give a shape with as many as the file",
-                             o->shape, shape.slots, o->routing, job->routing.slots);
         shape.tokens = fy_split_size(job->routing.tokens, o->ranks, 0);
     }
     choose_scale(job, &shape);

@@ -105,7 +105,8 @@ extern const cli_word knob_contexts[], knob_isas[], knob_grad_dtypes[], knob_bac
      .kind = CLI_STRING,                                                                                               \
      .at = offsetof(type, routing),                                                                                    \
      .argument = "FILE",                                                                                               \
-     .help = "ids and weights of a safetensors file instead of drawn ones; they give tokens and slots"},               \
+     .help = "ids and weights of a safetensors file instead of drawn ones; they give the tokens, "                     \
+             "and must have the slots of the shape"},                                                                  \
         {.name = "skew",                                                                                               \
          .kind = CLI_DOUBLE,                                                                                           \
          .at = offsetof(type, skew),                                                                                   \

@@ -147,7 +147,7 @@ static int plan_routing(plan_job *job, const layer_shape *shape, const routing *
     job->config.hidden = shape->hidden;
     job->config.intermediate = shape->intermediate;
     job->config.experts = shape->experts;
-    job->config.slots = r->slots;
+    job->config.slots = shape->slots;
     job->config.max_tokens = fy_split_size(r->tokens, ranks, 0);
     job->input.nranks = ranks;
     job->input.first_token = first_token;
@@ -166,7 +166,7 @@ static int plan_shape(plan_job *job) {
     int code = shape_parse(job->title, ranks, &shape);
     if (code) return code;
     shape = shape_scaled(shape, o->scale);
-    code = o->routing ? routing_read(&r, o->routing, shape.experts)
+    code = o->routing ? routing_read_for(&r, o->routing, job->title, &shape)
                       : routing_draw(&r, shape.tokens * ranks, shape.experts, shape.slots, o->skew, (uint64_t)o->seed);
     if (code) return code;
     code = plan_routing(job, &shape, &r);

@@ -127,6 +127,16 @@ int routing_read(routing *r, const char *path, int64_t experts) {
     return code;
 }
 
+int routing_read_for(routing *r, const char *path, const char *name, const layer_shape *shape) {
+    int code = routing_read(r, path, shape->experts);
+    if (code || r->slots == shape->slots) return code;
+    int64_t slots = r->slots;
+    routing_free(r);
+    return cli_usage("--shape %s has %" PRId64 " slots of a token, %s has %" PRId64
+                     "; give a shape with as many as the file",
+                     name, shape->slots, path, slots);
+}
+
 int routing_write(const routing *r, const char *path) {
     char error[SAFETENSORS_ERROR_BYTES];
     const safetensors_tensor tensors[] = {

@@ -3,6 +3,8 @@
 #ifndef FERRY_CLI_ROUTING_H
 #define FERRY_CLI_ROUTING_H
 
+#include "cli/shapes.h"
+
 #include <stdint.h>
 
 /* Tokens of all ranks, in rank order. */
@@ -21,6 +23,8 @@ int routing_draw(routing *r, int64_t tokens, int64_t experts, int64_t slots, dou
 
 /* The tensors ids I32 or I64 [N,K] and weights F32 [N,K] of a safetensors file; ids must be -1 .. experts - 1. */
 int routing_read(routing *r, const char *path, int64_t experts);
+/* The same for a layer of `shape`, which must have as many slots as the file; `name` is what --shape calls it. */
+int routing_read_for(routing *r, const char *path, const char *name, const layer_shape *shape);
 int routing_write(const routing *r, const char *path);
 void routing_free(routing *r);
 

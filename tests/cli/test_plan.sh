@@ -61,6 +61,11 @@ expect 1 "$FERRY" plan --input "$work/absent" $h200
 # shellcheck disable=SC2086
 expect 0 "$FERRY" plan --shape 32,24,6,3,1 --routing "$work/in.safetensors" --ranks 3 $h200
 says out "40 tokens over 3 ranks x 3 slots"
+expect 2 "$FERRY" plan --shape 32,24,6,2,1 --routing "$work/in.safetensors"
+says err "--shape 32,24,6,2,1 has 2 slots of a token, $work/in.safetensors has 3"
+silent out
+expect 2 "$FERRY" plan --routing "$work/in.safetensors"
+says err "--shape kimi-slice has 6 slots of a token"
 # shellcheck disable=SC2086
 expect 1 "$FERRY" plan --shape 32,24,5,3,1 --routing "$work/in.safetensors" $h200
 says err "expected -1 to 4"

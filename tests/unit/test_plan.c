@@ -120,6 +120,13 @@ static void test_routing_file(void **state) {
     assert_memory_equal(r.ids, back.ids, 17 * 3 * sizeof *r.ids);
     assert_memory_equal(r.weights, back.weights, 17 * 3 * sizeof *r.weights);
     routing_free(&back);
+    layer_shape shape = {.experts = 9, .slots = 2};
+    assert_int_equal(routing_read_for(&back, path, "nine", &shape), CLI_USAGE);
+    assert_null(back.ids);
+    shape.slots = 3;
+    assert_int_equal(routing_read_for(&back, path, "nine", &shape), CLI_OK);
+    assert_true(back.tokens == 17 && back.slots == 3);
+    routing_free(&back);
     r.ids[7] = 9;
     assert_int_equal(routing_write(&r, path), CLI_OK);
     assert_int_equal(routing_read(&back, path, 9), CLI_FAILED);
