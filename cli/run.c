@@ -220,6 +220,8 @@ int ferry_cmd_run(int argc, char **argv) {
     if (cli_same_file(o.in, o.out))
         return cli_usage("%s and %s are the same file, whose inputs the results would replace; give another OUT", o.in,
                          o.out);
+    char error[SAFETENSORS_ERROR_BYTES];
+    if (safetensors_check_place(o.out, error)) return cli_fail("%s", error);
     run_problem problem;
     code = run_problem_open(&problem, &o);
     if (!code) code = run(&o, &problem);

@@ -72,6 +72,9 @@ const safetensors_tensor *safetensors_find(const safetensors_file *file, const c
 /* NULL when the file has no such key. */
 const char *safetensors_metadata(const safetensors_file *file, const char *key);
 
+/* Whether a file can be written there: the folder takes new names, and nothing but a regular file would be replaced.
+ * For a command that works long before it writes. */
+int safetensors_check_place(const char *path, char error[SAFETENSORS_ERROR_BYTES]);
 /*
  * Writes a file that appears whole or not at all: a temporary file in the same folder, synced, then renamed. Data of
  * larger elements first (so that all of it is aligned), otherwise in the given order; header keys sorted, header

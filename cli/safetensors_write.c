@@ -109,10 +109,15 @@ static int write_contents(int fd, const char *header, const safetensors_tensor *
     return fsync(fd);
 }
 
+/* To be freed; NULL when there is no memory. */
+static char *folder_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+}
+
 /* So that the new name survives a crash of the machine. Some file systems refuse to sync a folder: not an error. */
 static void sync_folder(const char *path) {
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    char *folder = folder_of(path);
     int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd >= 0) {
         fsync(fd);
@@ -121,15 +126,30 @@ static void sync_folder(const char *path) {
     free(folder);
 }
 
+static int fail(const char *path, int why, char error[SAFETENSORS_ERROR_BYTES]) {
+    snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: cannot be written: %s", path, strerror(why));
+    return -1;
+}
+
+int safetensors_check_place(const char *path, char error[SAFETENSORS_ERROR_BYTES]) {
+    struct stat info;
+    /* A rename would replace a device. */
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s is there and is no regular file; name another file", path);
+        return -1;
+    }
+    char *folder = folder_of(path);
+    int why = !folder ? ENOMEM : access(folder, W_OK | X_OK) == 0 ? 0 : errno;
+    free(folder);
+    return why ? fail(path, why, error) : 0;
+}
+
 /* 0, or an errno. */
 static int write_file(const char *path, const char *header, const safetensors_tensor **order, size_t count) {
     char temporary[PATH_MAX];
-    struct stat info;
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary) {
         return ENAMETOOLONG;
     }
-    /* A rename would replace a device. */
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) return S_ISDIR(info.st_mode) ? EISDIR : EEXIST;
     unlink(temporary); /* left by a process of the same number that crashed */
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) return errno;
@@ -142,20 +162,20 @@ static int write_file(const char *path, const char *header, const safetensors_te
 
 int safetensors_write(const char *path, const safetensors_tensor *tensors, size_t count,
                       const safetensors_pair *metadata, size_t pairs, char error[SAFETENSORS_ERROR_BYTES]) {
+    if (safetensors_check_place(path, error)) return -1;
     const char *bad = NULL;
     const safetensors_tensor **order = sort_tensors(tensors, count);
     char *header = order ? make_header(order, count, metadata, pairs, &bad) : NULL;
-    int why = header ? write_file(path, header, order, count) : 0;
+    int code = 0, why = header ? write_file(path, header, order, count) : ENOMEM;
     if (bad) {
         snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: the name '%.64s' appears twice or is not UTF-8", path, bad);
-    } else if (!header || why) {
-        snprintf(error, SAFETENSORS_ERROR_BYTES, "%.200s: cannot be written: %s", path,
-                 strerror(header ? why : ENOMEM));
+        code = -1;
+    } else if (why) {
+        code = fail(path, why, error);
     } else {
         sync_folder(path);
     }
-    int done = header && !why;
     free(header);
     free(order);
-    return done ? 0 : -1;
+    return code;
 }

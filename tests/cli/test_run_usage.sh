@@ -93,9 +93,11 @@ done
 
 expect 1 "$FERRY" run "$in" "$work/absent/out.safetensors"
 says err "cannot be written"
-expect 1 "$FERRY" run "$in" "$work"
-says err "Is a directory"
-expect 1 "$FERRY" run "$in" /dev/null
+for place in "$work" "$work/pipe" /dev/null /dev/full; do
+    # Before the inputs are read, so before any work.
+    expect 1 timeout 30 "$FERRY" run "$work/short.safetensors" "$place"
+    says err "$place is there and is no regular file; name another file"
+done
 [ -c /dev/null ] || problem "/dev/null was replaced"
 [ -z "$(find "$work" -name '*.tmp')" ] || problem "a temporary file was left"
 finish

@@ -231,9 +231,19 @@ static void writer_refuses(void **state) {
     assert_non_null(strstr(error, "'halves' appears twice"));
     assert_int_equal(safetensors_write(path, latin, 1, NULL, 0, error), -1);
     assert_non_null(strstr(error, "not UTF-8"));
-    assert_int_equal(safetensors_write("/dev/null", sample, 1, NULL, 0, error), -1);
     assert_int_equal(safetensors_write("/tmp/ferry-no-such-folder/x", sample, 1, NULL, 0, error), -1);
     assert_non_null(strstr(error, "cannot be written: No such file or directory"));
+    /* Only regular files are replaced, and none of the others is opened: nobody reads the pipe. */
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    const char *const others[] = {"/dev/null", "/dev/full", folder, path};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char wanted[256];
+        snprintf(wanted, sizeof wanted, "%s is there and is no regular file; name another file", others[i]);
+        assert_int_equal(safetensors_write(others[i], sample, 1, NULL, 0, error), -1);
+        assert_string_equal(error, wanted);
+    }
+    assert_int_equal(unlink(path), 0);
 }
 
 static void failed_write_keeps_the_old_file(void **state) {
