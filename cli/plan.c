@@ -58,7 +58,9 @@ static const cli_command command = {
         "below which a machine cannot get.\n\n"
         "Ids are drawn, unless a file gives them. Memory and counters equal what ferry run and ferry "
         "bench count for the same ids and knobs, except that a GPU pulls the first rows of a call without fan-out and "
-        "counts its steps by tiles. What is left to the rules is said as such, or as tuned where ferry tune has "
+        "counts its steps by tiles. Peaks that those measure have the communicator too, which is in no plan: on every "
+        "rank of the CPU about 1 KB, up to 200 bytes for each rank and 24 for each worker. What is left to the rules "
+        "is said as such, or as tuned where ferry tune has "
         "measured this layer on this machine. Floor times are of the busiest rank with one "
         "device of the machine for each rank, except for this machine, which all ranks share.",
     .options = options,

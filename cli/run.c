@@ -38,7 +38,7 @@ static const cli_option options[] = {
      .kind = CLI_FLAG,
      AT(json),
      .help = "print one JSON object: knobs, macrobatches, ring_high_water, pulls, recomputed_rows, bytes per phase, "
-             "planned_bytes and peak_bytes: totals, per call and per rank"},
+             "planned_bytes and peak_bytes (with the communicator's, see ferry plan): totals, per call and per rank"},
     {0}};
 
 static const cli_positional positionals[] = {

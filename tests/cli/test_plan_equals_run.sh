@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `ferry plan` counts from the ids equals what `ferry run` counts while it works: planned memory, counters, bytes
-# per phase, operations and bytes between ranks, on random shapes. SEED and CASES choose others.
+# per phase, operations and bytes between ranks, on random shapes. SEED and CASES choose others. The peak is the plan
+# and a communicator of the size that the help says.
 . tests/cli/lib.sh
 
 in=$work/in.safetensors
@@ -48,6 +49,12 @@ while IFS='|' read -r keys knobs; do
     # shellcheck disable=SC2086
     expect 0 "$FERRY" run --json $knobs "$in" "$out"
     counted "$work/out" >"$work/run"
+    ranks=$(grep -oE '"rank":[0-9]+' "$work/out" | wc -l)
+    # In the totals and in the ranks.
+    over=$((($(sum_of "$work/out" peak_bytes) - $(sum_of "$work/out" planned_bytes)) / 2))
+    if [ "$over" -le 0 ] || [ "$over" -gt $((ranks * (2000 + 200 * ranks))) ]; then
+        problem "case $number: the peak of $ranks ranks is $over bytes over the plan"
+    fi
     # Totals and ranks: every byte between ranks is there twice.
     between=$((($(sum_of "$work/out" pull_remote) + $(sum_of "$work/out" push_remote)) / 3))
     # shellcheck disable=SC2086
