@@ -58,7 +58,7 @@ typedef struct fy_gpu_unit {
     int32_t kind, first_tile, tiles;
     int32_t group;            /* the most row tiles that share a column of weights before the next column is taken */
     int32_t ticket[FY_SIDES]; /* the first of each side */
-    int32_t needs;            /* the last unit before it that a ticket waits for tickets of; -1: none */
+    int32_t needs;            /* the last unit whose tickets must all be taken before one of this begins; -1: none */
     int32_t spare;
 } fy_gpu_unit;
 

@@ -308,8 +308,8 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
 
 /*
  * What a unit needs: to make h, room in the ring, which the macrobatch walked before leaves with its last unit; to
- * finish, what the unit before it made, or, where that one makes the next step, the unit before that. That is one unit
- * more than h comes from, so that the sides stay close together: they share rows in the second-level cache.
+ * finish, h of the same tiles, and one unit more behind that (the unit before, but for the next step's h), so that the
+ * sides stay close together: they share rows in the second-level cache.
  */
 FY_DEVICE int fy_needs_of(const fy_gpu_call &c, const fy_gpu_unit *unit, int index) {
     const fy_gpu_state *state = c.table.state;
@@ -317,11 +317,9 @@ FY_DEVICE int fy_needs_of(const fy_gpu_call &c, const fy_gpu_unit *unit, int ind
     if (kind == FY_SHARED_MAKE) return -1;
     if (kind == FY_MAKE) {
         int m = fy_find(c.table.macro_tile, state->macrobatches, state->tiles - 1 - first); /* walked backwards */
-        int begin = state->tiles - c.table.macro_tile[m + 1];
-        if (begin == 0) return -1;
-        do index--;
-        while (unit[index].first_tile >= begin);
-        return index;
+        int begin = state->tiles - c.table.macro_tile[m + 1], step = (first - begin) / c.mini_tiles;
+        /* Of a macrobatch's steps before this one there are two units each, but the last one's second comes later. */
+        return begin == 0 ? -1 : index - max(1, 2 * step);
     }
     const fy_gpu_unit *before = &unit[index - 1];
     bool next = before->kind == FY_MAKE && (kind == FY_SHARED_FINISH || before->first_tile != first);
