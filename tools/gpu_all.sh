@@ -6,8 +6,8 @@
 # Where there are two GPUs, what needs one runs on each side by side. GPU_PARTS chooses parts (default: all, in this
 # order):
 #     api       the public interface: ranks as threads and processes, faults, contexts, graphs
-#     check     side by side: `ferry check --backend cuda`; tests of ferry_moe (where PyTorch is there); the command's GPU
-#               tests and the language model's operations; values against FP64 and equal bits of the kernels,
+#     check     side by side: `ferry check --backend cuda`; tests of ferry_moe (where PyTorch is there); the command's
+#               GPU tests and the language model's operations; values against FP64 and equal bits of the kernels,
 #               compute-sanitizer on small cases; the benchmark shapes against FP64, and bits of two ranks against one
 #     torch     forward, and forward + backward, beside NCCL + PyTorch in one loop (where PyTorch is there)
 #     bars      ratios that the layer has to keep (likewise)

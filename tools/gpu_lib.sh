@@ -13,6 +13,8 @@ if [ "$gpus" -eq 0 ]; then
     echo "$(basename "$0" .sh): skipped: no GPU"
     exit 77
 fi
+# A build that was carried here may have left the folder data behind.
+"$ferry" plan --machine h200 --shape 256,128,8,2,512 >/dev/null || exit 2
 mkdir -p "$folder" "$logs" || exit 2
 rm -f "$failed"
 FERRY_COMMIT=${FERRY_COMMIT-$(git rev-parse HEAD 2>/dev/null || echo unknown)}
