@@ -10,8 +10,8 @@ PREFIX ?= /usr/local
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all train check check-long check-gpu asan tsan ubsan fuzz mutants coverage bench format lint install dist deb \
-  clean
+.PHONY: all train check check-long check-gpu asan tsan ubsan fuzz model mutants coverage bench format lint install dist \
+  deb clean
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -50,6 +50,11 @@ fuzz:
 	  -DFERRY_SANITIZE=address,undefined
 	@cmake --build $(BUILD)-fuzz -j $(JOBS) --target fuzz
 	@tests/fuzz/run.sh $(BUILD)-fuzz
+
+# The CUDA backend's tickets on the host, other cases than those of `make check`, for MODEL_SECONDS (default 600).
+model: all
+	@[ -x $(BUILD)/ticket_model ] || { echo "model: no C++ compiler: apt-get install g++" >&2; exit 1; }
+	@$(BUILD)/ticket_model --seconds $${MODEL_SECONDS:-600} --seed $$(date +%s)
 
 # Plants every defect of tests/mutants in a copy of the tree: the tests must catch all of them.
 mutants:

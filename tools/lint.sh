@@ -11,7 +11,8 @@ say() {
     findings=$((findings + 1))
 }
 
-for file in $(git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.sh' '*.py' '*.cmake' CMakeLists.txt Makefile .ci/run); do
+for file in $(git ls-files '*.c' '*.cc' '*.h' '*.cu' '*.cuh' '*.sh' '*.py' '*.cmake' CMakeLists.txt Makefile \
+    .ci/run); do
     head -n 2 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$file: no SPDX line at the top"
     [ "$(wc -l <"$file")" -le 800 ] || say "$file: more than 800 lines"
     wide=$(awk 'length > 120 {print FNR; exit}' "$file")
@@ -25,7 +26,7 @@ never() {
     shift 2
     for place in $(git grep -nE "$pattern" -- "$@" | cut -d: -f1,2); do say "$place: $sentence"; done
 }
-never "assembly outside prim_*" '\basm\b' '*.c' '*.h' '*.cu' '*.cuh' ':!src/*/prim_*'
+never "assembly outside prim_*" '\basm\b' '*.c' '*.cc' '*.h' '*.cu' '*.cuh' ':!src/*/prim_*'
 never "a library neither ends the process nor prints" '\b(abort|_?exit|v?f?printf|puts|perror)\(' src
 for file in $(git ls-files '*.sh' .ci/run); do sh -n "$file" || say "$file: does not parse"; done
 for patch in tests/mutants/*.patch; do git apply --check "$patch" 2>/dev/null || say "$patch: does not apply"; done

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Finds what a build needs and this machine lacks. As root on Debian or Ubuntu it prints and runs the command that
 # installs it; otherwise it ends with 2 and that command. Nothing missing: silent.
-# What is optional (CUDA; MPI: openmpi-bin, libopenmpi-dev) it does not ask for: the build says what it found.
+# What is optional (CUDA; g++; MPI: openmpi-bin, libopenmpi-dev) it does not ask for: the build says what it found.
 set -u
 
 has_header() { printf '#include <%s>\n' "$1" | cc -fsyntax-only -x c - 2>/dev/null; }

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+# tests/model: the CUDA backend's tickets on the host (tests/model/main.cc), where there is a C++ compiler; without one
+# the test says so and is skipped. It needs no CUDA toolkit: tests/model/standin has what it wants of one, and files
+# that go before those of the same name in src/. Coroutines are beyond ThreadSanitizer, and there is but one thread.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g")
+include(CheckLanguage)
+check_language(CXX)
+if(NOT CMAKE_CXX_COMPILER)
+  message(STATUS "Model of the tickets: left out, there is no C++ compiler")
+  add_test(NAME ticket_model COMMAND sh -c "echo 'skipped: no C++ compiler: apt-get install g++'; exit 77")
+  set_tests_properties(ticket_model PROPERTIES SKIP_RETURN_CODE 77 LABELS model)
+  return()
+endif()
+enable_language(CXX)
+
+file(GLOB FERRY_MODEL_SOURCES CONFIGURE_DEPENDS tests/model/*.cc)
+add_executable(ticket_model ${FERRY_MODEL_SOURCES})
+target_compile_features(ticket_model PRIVATE cxx_std_17)
+target_include_directories(ticket_model PRIVATE tests/model/standin tests/model)
+target_include_directories(ticket_model SYSTEM PRIVATE src include) # of C and CUDA C: not asked to please a C++ compiler
+target_compile_options(ticket_model PRIVATE -Wall -Wextra -Wshadow -fno-strict-aliasing)
+if(FERRY_WERROR)
+  target_compile_options(ticket_model PRIVATE -Werror)
+endif()
+if(FERRY_SANITIZE AND NOT FERRY_SANITIZE MATCHES thread)
+  target_compile_options(ticket_model PRIVATE -fsanitize=${FERRY_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(ticket_model PRIVATE -fsanitize=${FERRY_SANITIZE})
+endif()
+
+# The same cases everywhere; 15 seconds. `make model` runs others, for longer.
+add_test(NAME ticket_model COMMAND ticket_model --cases 16000)
+set_tests_properties(ticket_model PROPERTIES TIMEOUT ${FERRY_TEST_TIMEOUT} LABELS model)
