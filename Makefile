@@ -10,8 +10,8 @@ PREFIX ?= /usr/local
 
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all train check check-long check-gpu asan tsan ubsan fuzz model mutants coverage bench format lint install dist \
-  deb clean
+.PHONY: all train check check-long check-gpu asan tsan ubsan fuzz model mutants coverage bench format lint install \
+  dist deb clean
 
 all: $(BUILD)/CMakeCache.txt
 	@cmake --build $(BUILD) -j $(JOBS)

@@ -8,8 +8,8 @@ all others, and the patch is taken back. Prints a table and leaves it in BUILD/m
 survives.
 
 A patch starts with two lines before its diff: `Defect:` what is wrong, and `Caught by:` tests that should see it,
-separated by semicolons: `unit NAME` (a program of tests/unit), `check SUITE` (of `ferry check`) or `script NAME`
-(tests/cli/test_NAME.sh).
+separated by semicolons: `unit NAME` (a program of tests/unit), `model NAME` (of tests/model), `check SUITE` (of `ferry
+check`) or `script NAME` (tests/cli/test_NAME.sh).
 """
 import filecmp
 import os
@@ -23,7 +23,6 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PARTS = ["CMakeLists.txt", "Makefile", "cmake", "include", "src", "lm", "cli", "tests", "bench", "data", "examples",
          "python", "docs", "tools", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "NOTICE"]
-SKIPPED = {"cuda"}  # folders that a CPU build does not need
 LIMIT_S = 120       # of one program; a mutant may hang
 
 
@@ -41,7 +40,7 @@ class Tree:
         for part in PARTS:
             top = ROOT / part
             files = [top] if top.is_file() else [p for p in top.rglob("*") if p.is_file()]
-            wanted.update(f.relative_to(ROOT) for f in files if not SKIPPED & set(f.relative_to(ROOT).parts[1:-1]))
+            wanted.update(f.relative_to(ROOT) for f in files)
         for old in [p for p in self.path.rglob("*") if p.is_file()]:
             if old.relative_to(self.path) not in wanted:
                 old.unlink()
@@ -89,7 +88,7 @@ class Tree:
 def passes(tree, test):
     """True when the test finds nothing."""
     kind, name = test.split()
-    if kind == "unit":
+    if kind in ("unit", "model"):
         return tree.make(name) == 0 and tree.ctest(name, LIMIT_S) == 0
     if kind == "script":
         return tree.make() == 0 and tree.ctest(f"cli_{name}", 3 * LIMIT_S) == 0
@@ -102,7 +101,7 @@ def all_tests(tree):
     units = sorted(p.stem for p in (tree.path / "tests" / "unit").glob("test_*.c"))
     scripts = sorted(f"script {p.stem[5:]}" for p in (tree.path / "tests" / "cli").glob("test_*.sh"))
     suites = ["cases", "bits", "life", "property", "memory", "alloc", "fault", "overlap"]
-    return [f"unit {u}" for u in units] + [f"check {s}" for s in suites] + scripts
+    return [f"unit {u}" for u in units] + ["model ticket_model"] + [f"check {s}" for s in suites] + scripts
 
 
 def judge(tree, patch, first):
@@ -153,7 +152,7 @@ def main():
         defect, caught, seconds = try_mutant(tree, patch)
         caught = f"**{caught}**" if caught == "does not apply" else caught
         bad += caught[0] == "*"
-        caught = f"`{caught}`" if re.match("(unit|check|script) ", caught) else caught
+        caught = f"`{caught}`" if re.match("(unit|model|check|script) ", caught) else caught
         table.append(f"| {patch.name.split('-')[0]} | {defect} | {caught} |")
         print(f"{patch.stem}: {caught} ({seconds:.0f} s)", flush=True)
     (folder / "mutants.md").write_text("\n".join(table) + "\n")

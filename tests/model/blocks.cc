@@ -50,6 +50,7 @@ static void prepare_barriers(int number) {
 
 static int draw_resident() {
     int kind = below(100);
+    if (layer.chains) return between(4, 8);
     if (layer.cut && chance(70)) return between(2, 8);
     return kind < 20 ? 1 : kind < 35 ? 2 : kind < 50 ? 3 : kind < 85 ? between(4, 12) : between(13, MOST_BLOCKS);
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Copies in any order. */
 #include "engine.h"
 
 #include "cuda/block_backward.cuh"

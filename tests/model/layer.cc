@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The shape, the routing and the tables that both directions have. */
 #include "layer.h"
 
 #include "cuda/role_schedule.cuh"
@@ -10,20 +11,25 @@ made_up_layer layer;
 /* Small sizes, so that a case takes a millisecond; multiples of 8 that are rarely whole tiles. */
 static void draw_shape() {
     fy_gpu_call &c = layer.call;
-    layer.cut = chance(35);
-    int experts = layer.cut ? between(1, 4) : between(1, chance(50) ? 4 : 12);
+    layer.chains = layer.backward && chance(55);
+    layer.cut = layer.chains || chance(30);
+    int experts = layer.cut ? between(layer.chains ? 2 : 1, 4) : between(1, chance(50) ? 4 : 12);
     c.ranks = 1;
     c.experts = c.local_experts = experts;
     c.slots = layer.cut ? 1 : between(1, min(experts, 4));
-    layer.state.tokens = layer.cut ? between(150, 900) : between(0, chance(70) ? 150 : 500);
+    layer.state.tokens = layer.chains ? between(150, 500)
+                         : layer.cut  ? between(150, 900)
+                                      : between(0, chance(70) ? 150 : 500);
     c.max_tokens = max(layer.state.tokens, 1);
-    bool tiny = chance(15);
+    bool tiny = chance(layer.chains ? 90 : 15);
     auto tiles = [&]() { return tiny ? 1 : chance(60) ? between(1, 3) : between(1, 8); };
-    c.hidden = (tiles() - 1) * FY_TILE_N + 8 * between(1, 32);
-    c.intermediate = (tiles() - 1) * FY_HALF_N + 8 * between(1, 16);
+    auto size = [](int count, int columns) { return (count - 1) * columns + 8 * between(1, columns / 8); };
+    c.hidden = size(tiles(), FY_TILE_N);
+    c.intermediate = size(tiles(), FY_HALF_N);
+    if (layer.chains && tiny) c.hidden = max(c.hidden, 136); /* two row tiles of weights */
     if (layer.backward && chance(70)) c.intermediate = min(c.intermediate, 512);
-    c.shared = chance(35) ? between(0, 4) * FY_HALF_N + 8 * between(1, 16) : 0;
-    c.mini_tiles = between(1, chance(60) ? 2 : 6);
+    c.shared = chance(35) ? size(between(1, 5), FY_HALF_N) : 0;
+    c.mini_tiles = between(layer.chains ? 2 : 1, chance(60) ? 2 : 6);
     c.head_tiles = c.mini_tiles * between(1, chance(70) ? 1 : 4);
     c.fan_out = chance(70);
     c.staged = 1;
@@ -70,7 +76,10 @@ static void draw_routing() {
 static void draw_ring() {
     fy_gpu_call &c = layer.call;
     fy_gpu_state &state = layer.state;
-    c.ring_blocks = layer.cut ? between(1, 5) : chance(40) ? between(1, 4) : between(1, state.blocks + 1);
+    c.ring_blocks = layer.chains ? between(2, 3)
+                    : layer.cut  ? between(1, 5)
+                    : chance(40) ? between(1, 4)
+                                 : between(1, state.blocks + 1);
     layer.first_tile.assign(c.experts + 1, 0);
     for (int e = 0; e < c.experts; e++)
         layer.first_tile[e + 1] =

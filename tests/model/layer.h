@@ -16,10 +16,11 @@
 
 struct made_up_layer {
     bool backward;
-    bool cut;                        /* few experts over many macrobatches: chains of weight gradients */
-    bool keep;                       /* a forward with a context */
-    bool data, weight;               /* parts of a backward */
-    bool ringed;                     /* a backward that finds the forward's macrobatch 0 in the ring */
+    bool cut;          /* few experts over many macrobatches */
+    bool chains;       /* of those a backward whose chains of weight gradients have links close together */
+    bool keep;         /* a forward with a context */
+    bool data, weight; /* parts of a backward */
+    bool ringed;       /* a backward that finds the forward's macrobatch 0 in the ring */
     int inner_pieces, shared_pieces; /* 64-column pieces of the intermediate size, of the shared expert's */
     int shared_blocks;               /* of all tokens */
     std::vector<int> rows;           /* of each expert */

@@ -9,11 +9,12 @@
 
 static void draw_parts() {
     fy_gpu_backward &b = layer.back;
-    int blocks = layer.state.blocks, parts = between(1, 3);
+    int blocks = layer.state.blocks, parts = layer.chains ? chance(85) ? 2 : 3 : between(1, 3);
     layer.data = parts & 1;
     layer.weight = parts & 2;
     b.parts = (layer.data ? FERRY_BACKWARD_DATA : 0) | (layer.weight ? FERRY_BACKWARD_WEIGHT : 0);
-    b.context_blocks = chance(50) ? between(0, blocks) : chance(50) ? 0 : blocks;
+    bool all_saved = layer.chains && chance(85);
+    b.context_blocks = all_saved ? blocks : chance(50) ? between(0, blocks) : chance(50) ? 0 : blocks;
     b.remake_shared = b.context_blocks == 0 && layer.call.shared > 0;
     b.staged = 1;
     layer.back_state.ringed = layer.ringed = chance(50);

@@ -34,12 +34,12 @@ enum { MOST_PRINTED = 5 };
 static bool run_case(uint64_t seed) {
     seed_random(seed);
     failure.clear();
-    layer.backward = chance(50);
+    layer.backward = chance(60);
     layer_draw();
     layer.backward ? layer_lay_backward() : layer_lay_forward();
     progress_clear();
     blocks_add();
-    if (failure.empty()) run_workers();
+    if (failure.empty()) run_workers(layer.chains);
     if (failure.empty()) progress_judge();
     return failure.empty();
 }
@@ -53,7 +53,7 @@ static void print_case(uint64_t seed) {
 static int usage() {
     std::fputs("usage: ticket_model [--seconds S | --cases N] [--seed S] [--case SEED] [-v]\n"
                "  --seconds S  runs cases for so long\n"
-               "  --cases N    runs so many (default 10000)\n"
+               "  --cases N    runs so many (default 20000)\n"
                "  --seed S     which ones (default 1)\n"
                "  --case SEED  runs this one, as a failure has named it\n"
                "  -v           prints what workers of a case begin and wait for\n",
@@ -62,7 +62,7 @@ static int usage() {
 }
 
 int main(int argc, char **argv) {
-    uint64_t cases = 10000, seed = 1, one = 0;
+    uint64_t cases = 20000, seed = 1, one = 0;
     double seconds = 0;
     bool alone = false;
     for (int i = 1; i < argc; i++) {
@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
         }
         if (!value) return usage();
         if (!std::strcmp(argv[i], "--seconds"))
-            seconds = std::atof(value);
+            cases = 0, seconds = std::atof(value);
         else if (!std::strcmp(argv[i], "--cases"))
             cases = std::strtoull(value, nullptr, 10);
         else if (!std::strcmp(argv[i], "--seed"))
@@ -84,6 +84,7 @@ int main(int argc, char **argv) {
             return usage();
         i++;
     }
+    if (seconds <= 0 && cases == 0 && !alone) return usage();
     if (alone) {
         run_case(one);
         print_case(one);

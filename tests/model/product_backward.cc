@@ -7,6 +7,7 @@
 #include "cuda/role_choose.cuh"
 #include "cuda/role_load_backward.cuh"
 #include "engine.h"
+#include "kinds.h"
 #include "layer.h"
 #include "progress.h"
 #include "random.h"
@@ -25,7 +26,7 @@ struct place_in_stages {
 };
 
 /* A tile's end that is not told yet. */
-struct held_signal {
+struct backward_signal {
     bool any = false;
     fy_task task;
     int block; /* of padded rows, of tokens */
@@ -62,7 +63,7 @@ static void store_gradient(const fy_task &t, int block) {
     }
 }
 
-static void store(held_signal &held) {
+static void store(backward_signal &held) {
     if (held.stored) return;
     held.stored = true;
     int kind = fy_task_plain(held.task.kind);
@@ -70,7 +71,7 @@ static void store(held_signal &held) {
     if (kind == FY_GRAD) store_gradient(held.task, held.block);
 }
 
-static void send(held_signal &held) {
+static void send(backward_signal &held) {
     if (!held.any) return;
     store(held);
     held.any = false;
@@ -86,10 +87,13 @@ static void send(held_signal &held) {
     }
 }
 
+/* The first one, for words. */
+static int row_of(const fy_task &t) { return t.kind == FY_WEIGHT ? t.block * ROWS_OF_BLOCK : t.row; }
+
 static void expect(const char *what, int found, int wanted, const fy_task &t, int k) {
     if (found != wanted)
-        fail("kind %d, row %d, column tile %d, step %d: %s is that of %d, not of %d", t.kind, t.row, t.column, k, what,
-             found, wanted);
+        fail("%s, row %d, column tile %d, step %d: %s is that of %d, not of %d", name_of_kind(t.kind), row_of(t),
+             t.column, k, what, found, wanted);
 }
 
 static void expect_rows(const char *what, const uint8_t *box, int first, int rows, const fy_task &t, int k) {
@@ -154,7 +158,7 @@ static void end_rows(const fy_task &t, int block) {
 }
 
 static void begin_tile(const fy_task &t) {
-    say("begins kind %d, row %d, expert %d, column tile %d", t.kind, t.row, t.matrix, t.column);
+    say("begins %s, row %d, expert %d, column tile %d", name_of_kind(t.kind), row_of(t), t.matrix, t.column);
     if (t.kind == FY_WEIGHT)
         progress.begun[{t.kind, t.segment, t.which, t.m, t.column}]++;
     else
@@ -165,7 +169,7 @@ void product_backward_role(int number_of_block, int group) {
     if (layer.call.shared == 0) pull_backward_head(number_of_block, group);
     uint8_t *shared = block_memory(number_of_block);
     fy_backward_block *block = fy_backward_block_of(shared);
-    held_signal held;
+    backward_signal held;
     place_in_stages stage = {0, 0};
     for (;;) {
         if (!fy_barrier_test(&block->full[stage.index], stage.parity)) {

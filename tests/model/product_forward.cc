@@ -5,20 +5,21 @@
  */
 #include "cuda/role_load.cuh"
 #include "engine.h"
+#include "kinds.h"
 #include "layer.h"
 #include "progress.h"
 #include "random.h"
 #include "roles.h"
 
 /* A tile's end that is not told yet. */
-struct held_signal {
+struct forward_signal {
     int kind = FY_END; /* FY_END: there is none */
     int counter, column, block;
     bool stored;
 };
 
 /* h of a tile: over that of another block only once all products that read it are over. */
-static void store_h(held_signal &held) {
+static void store_h(forward_signal &held) {
     if (held.stored) return;
     held.stored = true;
     bool shared = fy_is_shared(held.kind);
@@ -32,7 +33,7 @@ static void store_h(held_signal &held) {
     }
 }
 
-static void send(held_signal &held) {
+static void send(forward_signal &held) {
     if (held.kind == FY_END) return;
     if (fy_is_make(held.kind)) {
         store_h(held);
@@ -59,7 +60,7 @@ void product_forward_role(int number_of_block, int group) {
     pull_forward_head(number_of_block, group);
     uint8_t *shared = block_memory(number_of_block);
     fy_block *block = fy_block_of(shared);
-    held_signal held;
+    forward_signal held;
     int stage = 0;
     uint32_t parity = 0;
     for (int number = 0;; number++) {
@@ -71,7 +72,7 @@ void product_forward_role(int number_of_block, int group) {
         if (w.kind == FY_END) break;
         bool active = group * ROWS_OF_BLOCK < w.rows;
         if (group == 0) {
-            say("begins kind %d, row %d, column tile %d", w.kind, w.row, w.column);
+            say("begins %s, row %d, column tile %d", name_of_kind(w.kind), w.row, w.column);
             progress.begun[{w.kind, w.counter, 0, 0, w.column}]++;
         }
         int last = -1; /* a stage is emptied when the step after it has begun */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What a case should have made. */
 #include "progress.h"
 
 #include "cuda/block_backward.cuh"
+#include "kinds.h"
 #include "layer.h"
 #include "scheduler.h"
 
@@ -54,7 +56,7 @@ static bool counters_are_full(int block) {
 
 void progress_judge() {
     for (const auto &[name, times] : progress.begun)
-        if (times != 1) return fail("a tile of kind %d was made %d times", std::get<0>(name), times);
+        if (times != 1) return fail("a tile of %s was made %d times", name_of_kind(std::get<0>(name)), times);
     const int32_t *end = layer.unit[layer.units()].ticket;
     int shared_tiles = fy_parts(layer.state.tokens, FY_TILE_M);
     size_t tickets = (size_t)end[0] + end[1];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only source of chance: the same numbers for the same seed, everywhere. */
+/* The only source of chance: the same numbers for the same seed, with every compiler as long as no expression draws
+ * twice in an order that the language leaves open. */
 #ifndef FERRY_MODEL_RANDOM_H
 #define FERRY_MODEL_RANDOM_H
 

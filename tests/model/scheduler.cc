@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Workers, their waits, and who runs next. */
 #include "scheduler.h"
 
 #include "coroutine.h"
@@ -7,6 +8,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 struct worker {
@@ -21,13 +23,8 @@ struct worker {
     uint64_t held_until, priority;
 };
 
-enum manner {
-    EVEN,
-    BURSTS,
-    ONE_CHANGE,
-    MANY_CHANGES,
-    MANNERS
-}; /* the last two: by priorities that change now and then */
+/* How the next worker is drawn. The last two: by priorities, of which now and then one or many change. */
+enum manner { EVEN, BURSTS, ONE_CHANGE, MANY_CHANGES, MANNERS };
 
 enum { PRIORITIES = 1000003, MOST_STEPS = 400000000 };
 
@@ -66,7 +63,11 @@ void say(const char *format, ...) {
 }
 
 static void body_of_worker() {
-    workers[current].body(workers[current].block, workers[current].group);
+    try {
+        workers[current].body(workers[current].block, workers[current].group);
+    } catch (const std::out_of_range &beyond) {
+        fail("outside of a memory: %s", beyond.what());
+    }
     workers[current].ended = true;
     for (;;) coroutine_leave();
 }
@@ -142,9 +143,9 @@ static void judge_end() {
     if (count > 0) fail("deadlock, %d workers wait: %s", count, left.c_str());
 }
 
-void run_workers() {
+void run_workers(bool often) {
     int manner = below(MANNERS), burst = 0;
-    hold_percent = chance(50) ? between(1, 40) : 0;
+    hold_percent = often ? between(10, 70) : chance(50) ? between(1, 40) : 0;
     hold_steps = 2 + draw() % 100 * (draw() % 100) * 3;
     uint64_t change = 50 + below(3000);
     current = 0;

@@ -23,7 +23,8 @@ void say(const char *format, ...) __attribute__((format(printf, 1, 2))); /* with
 void clear_workers();
 void add_worker(const char *name, int block, int group, void (*body)(int block, int group), bool endless = false);
 
-void run_workers();        /* until all have ended, nobody can go on, or something failed */
+/* Until all have ended, nobody can go on, or something failed. `often`: whether hold_up does something often. */
+void run_workers(bool often);
 extern uint64_t steps_run; /* of this run */
 
 /* For workers: */
