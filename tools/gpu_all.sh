@@ -59,16 +59,22 @@ values() {
     done
 }
 
+# Tests of the command on a GPU: `train` and `trace`, which need one alone, or the others.
 command_tests() {
-    for test in "$@"; do
-        step "gpu_$test" 120 env FERRY="$ferry" TENSORS="$build/tensor_tool" sh "tests/cli/test_gpu_$test.sh"
+    for test in tests/cli/test_gpu_*.sh; do
+        case $test in
+        *_train.sh | *_trace.sh) needs=one ;;
+        *) needs=both ;;
+        esac
+        [ "$needs" = "$1" ] || continue
+        step "$(basename "$test" .sh)" 120 env FERRY="$ferry" TENSORS="$build/tensor_tool" sh "$test"
     done
 }
 
 # Jobs of several processes on the CPU, which take long, are not among the Python tests here.
 on_first() {
     suites
-    command_tests train trace
+    command_tests one
 }
 
 on_second() {
@@ -77,7 +83,7 @@ on_second() {
 }
 
 on_both() {
-    command_tests run nodes bench
+    command_tests both
     [ "$gpus" -lt 2 ] || python_tests two "tests/python/test_ranks.py tests/python/test_patch_ranks.py"
     step language-model 60 "$build/test_lm_gpu"
     lab_of forward
