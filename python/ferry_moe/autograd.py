@@ -3,14 +3,14 @@
 
 What a forward leaves for its backward is a context in memory of PyTorch's allocator. It hangs on a one-element tensor
 on the CPU, its key, which is what autograd saves: when autograd lets go of the key (after the backward, when the graph
-is dropped, or when activation checkpointing throws saved tensors away), the context goes too.
+is dropped, or when activation checkpointing throws saved tensors away), the context goes too, its memory at once.
 """
 import torch
 
 from . import _types as T
 from . import functional
 from ._library import fail
-from .layer import Context, ContextKey, find_context
+from .layer import find_context, new_context
 from .load import Load
 
 
@@ -75,12 +75,6 @@ class Layout:
 _STACKED = Layout(False, -1, 0)  # the common one: two tensors
 
 
-def new_context(layer, device):
-    """A context and its key."""
-    context = Context(layer, torch.empty(layer.context_bytes + 256, dtype=torch.uint8, device=device))
-    return context, torch.frombuffer(ContextKey.of(context), dtype=torch.int64)
-
-
 def _in_rows(tensor):
     """The tensor as rows that the library reads: a gradient or an input may be expanded, transposed or a slice."""
     if not tensor.is_contiguous():
@@ -93,9 +87,12 @@ def _in_rows(tensor):
 
 def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
     """Returns out, the key (None unless `save`), and the load (None unless wanted)."""
-    context, key = new_context(layer, x.device) if save else (None, None)
-    if save and num_tokens is not None:
-        context.dynamic = True
+    context = key = None
+    if save:
+        # Of x's type, told by its size alone: torch.empty takes the host longer.
+        context, number = new_context(layer, x.new_empty(layer.context_room))
+        key = torch.frombuffer(number, dtype=torch.int64)
+        context.dynamic = num_tokens is not None
     rows = struct = None
     if load:
         rows = torch.empty(layer.experts, dtype=torch.int32, device=x.device)
@@ -103,8 +100,10 @@ def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
     x = _in_rows(x)
     # Rows behind a number of tokens that only the device knows are not written.
     out = None if num_tokens is None else torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    out = functional.forward(layer, x, ids, weights, *layout.restore(flat), out=out, context=context,
-                             num_tokens=num_tokens, expert_rows=rows, load=struct)
+    # Not passed with a star: beside named arguments that makes a dict of them first.
+    gate_up, down, shared_gate_up, shared_down = layout.restore(flat)
+    out = functional.forward(layer, x, ids, weights, gate_up, down, shared_gate_up, shared_down, out=out,
+                             context=context, num_tokens=num_tokens, expert_rows=rows, load=struct)
     return out, key, (rows, struct)
 
 

@@ -17,6 +17,7 @@ import sys
 from . import _types as T
 from ._library import check, fail, load_library
 from .dlpack import Array
+from .layer import remember
 
 _byref = C.byref
 _NAMES = ("gate_up", "down", "shared_gate_up", "shared_down")
@@ -159,14 +160,8 @@ def _weights(layer, gate_up, down, shared_gate_up, shared_down):
         found = T.Weights()
         found.kept = _fill_weights(layer, found, gate_up, down, shared_gate_up, shared_down)
         if key is not None:
-            _remember(layer.described, key, found)
+            remember(layer.described, key, found)
     return found
-
-
-def _remember(where, key, value):
-    if len(where) >= 1024:
-        where.clear()
-    where[key] = value
 
 
 def _fill_weights(layer, to, gate_up, down, shared_gate_up, shared_down):

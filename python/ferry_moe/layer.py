@@ -29,6 +29,13 @@ def find_context(number):
     return context
 
 
+def remember(where, key, value):
+    """In a bounded dict, of what can be made again."""
+    if len(where) >= 1024:
+        where.clear()
+    where[key] = value
+
+
 class Context(Unpicklable):
     """What a forward leaves for its backward. Lives as long as Python keeps it.
 
@@ -64,17 +71,29 @@ class Context(Unpicklable):
 
 
 class ContextKey(C.Structure):
-    """The number of a context in memory that a tensor can be made of. The context goes with it."""
+    """The number of a context in memory that a tensor can be made of. The context goes with it: its memory at once; the
+    rest is spared for the next one in the same place, as allocators give places again and making one takes the host
+    time. That still holds what its last forward left, but only a forward that fills it anew gives a key out."""
     _fields_ = [("number", C.c_int64)]
 
-    @classmethod
-    def of(cls, context):
-        number = next(_numbers)
-        _contexts[number] = context
-        return cls(number)
-
     def __del__(self):
-        _contexts.pop(self.number, None)
+        context = _contexts.pop(self.number)
+        layer, place = context.layer, context.memory.data_ptr()
+        context.layer = context.memory = None
+        if place:  # a tensor on "meta" has none
+            remember(layer.spare, place, context)
+
+
+def new_context(layer, memory):
+    """A context in this memory, which is its own, and its key."""
+    context = layer.spare.pop(memory.data_ptr(), None)
+    if context is None:
+        context = Context(layer, memory)
+    else:
+        context.layer, context.memory, context.dynamic, context.rows = layer, memory, False, None
+    number = next(_numbers)
+    _contexts[number] = context
+    return context, ContextKey(number)
 
 
 class Layer(SharedByCopies):
@@ -124,12 +143,14 @@ class Layer(SharedByCopies):
         self.local_experts = self.plan.local_experts
         self.expert_ids = [lib.ferry_layer_expert_id(pointer, group.rank, i) for i in range(self.local_experts)]
         self.context_bytes = self.plan.context_memory_bytes
+        self.context_room = (self.context_bytes + 257) // 2  # in elements of BF16, wherever they begin
         self.number = next(_numbers)
         _layers[self.number] = self
         # Filled anew by each call, in its turn.
         self.forward_args, self.backward_args = make(T.ForwardArgs), make(T.BackwardArgs)
         self.seen = None  # the shapes, types and places of the last forward's arrays: forward_args tells the rest
         self.described = {}  # weights that calls have met
+        self.spare = {}  # contexts without memory, by the address where they had it
         self._number_tokens()
 
     def _number_tokens(self):

@@ -30,6 +30,12 @@ def apart(a, b):
     return ((a - b).norm() / b.norm().clamp_min(1e-30)).item()
 
 
+def contexts(layer):
+    """Those of forwards that autograd still holds."""
+    from ferry_moe.layer import _contexts
+    return [c for c in _contexts.values() if c.layer is layer]
+
+
 def leaf(*shape, scale=1.0, device="cpu", dtype=torch.bfloat16):
     return (torch.randn(*shape, device=device) * scale).to(dtype).requires_grad_()
 

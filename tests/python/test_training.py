@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What training does with the layer: main gradients, contexts in flight, checkpointing, a falling loss."""
+import gc
+import weakref
+
 import pytest
 import torch
-from reference import Case, apart
+from reference import Case, apart, contexts
 from torch.utils.checkpoint import checkpoint
 
 import ferry_moe
-from ferry_moe import moe
+from ferry_moe import FerryError, moe
+from ferry_moe.layer import new_context
 
 
 def call(case, layer, **more):
@@ -59,12 +63,84 @@ def test_several_forwards_in_flight(group, device):
     want = a.gradients(call(a, layer)), b.gradients(call(b, layer))
     outs = call(a, layer), call(b, layer)
     call(b, layer)  # dropped without a backward
-    assert len(layer._handle.leaves) == 2
+    assert len(contexts(layer)) == 2
     for case, out, expected in ((a, outs[0], want[0]), (b, outs[1], want[1])):
         for x, y in zip(case.gradients(out), expected):
             assert torch.equal(x, y)
     del outs, out
-    assert not layer._handle.leaves
+    assert not contexts(layer)
+
+
+def test_memory_goes_back_and_contexts_are_made_once(group, device):
+    case = Case(device)
+    layer = group.layer(max_tokens=64, **case.sizes)
+    out = call(case, layer)
+    memory = weakref.ref(contexts(layer)[0].memory)
+    del out
+    assert memory() is None
+    for _ in range(100):
+        call(case, layer)
+    assert len(layer._handle.leaves) < 50  # the allocator gave few places
+
+    room = torch.empty(layer.context_bytes + 256 * 1200, dtype=torch.uint8, device=device)
+    first, key = new_context(layer, room)
+    second, second_key = new_context(layer, room[256:])
+    first.rows, first.dynamic, pointer = 7, True, first.pointer
+    assert second.pointer != pointer
+    del key
+    assert first.memory is None and contexts(layer) == [second]
+    again, key = new_context(layer, room)
+    assert again is first and again.memory is room and again.pointer == pointer
+    assert again.layer is layer and again.rows is None and not again.dynamic
+    assert again not in layer.spare.values()
+    for n in range(2, 1100):
+        new_context(layer, room[256 * n:])
+    assert len(layer.spare) <= 1024 and len(layer._handle.leaves) == len(layer.spare) + 2
+    del key
+    layer.destroy()
+    for context in (first, second):
+        with pytest.raises(FerryError, match="was destroyed"):
+            context.pointer
+    with pytest.raises(FerryError, match="this layer was destroyed"):
+        call(case, layer)
+
+
+def test_a_layer_goes_with_the_last_context(group, device):
+    case = Case(device)
+    layer = ferry_moe.Layer(group, max_tokens=64, **case.sizes)
+    call(case, layer)
+    out, gone = call(case, layer), weakref.ref(layer)
+    del layer
+    gc.disable()  # no ring of references may hold it either
+    try:
+        case.gradients(out)
+        del out
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_contexts_in_the_same_place_are_like_new_ones(group, device):
+    case, fewer = Case(device), Case(device, N=20, seed=1)
+    layer = group.layer(max_tokens=64, **case.sizes)
+    want = {c: c.gradients(call(c, layer)) for c in (case, fewer)}
+    layer.spare.clear()
+    n = torch.tensor(50, dtype=torch.int32, device=device)
+    bad = case.ids.clone()
+    bad[3] = 99
+    for _ in range(3):
+        for c, more in ((case, {"num_tokens": n}), (fewer, {}), (case, {})):
+            out = moe(c.x, c.ids, c.weights, c.gate_up, c.down, layer=layer, **more)
+            assert contexts(layer)[0].dynamic == bool(more)
+            for a, b in zip(c.gradients(out), want[c]):
+                assert torch.equal(a, b)
+            del out
+        if device == "cpu":  # where it fails in the call
+            with pytest.raises(FerryError, match="BAD_ID"):
+                moe(case.x, bad, case.weights, case.gate_up, case.down, layer=layer)
+        with pytest.raises(ValueError, match="x is"):
+            moe(case.x[:, :32], case.ids, case.weights, case.gate_up, case.down, layer=layer)
+        assert not contexts(layer)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -79,10 +155,10 @@ def test_checkpointing_gives_the_same_bits(group, device, reentrant):
         return moe(x, case.ids, weights, case.gate_up, case.down, *case.shared, layer=layer)
 
     out = checkpoint(block, case.x, case.weights, use_reentrant=reentrant)
-    assert not layer._handle.leaves  # the forward's context is gone until the block is computed again
+    assert not contexts(layer)  # the forward's context is gone until the block is computed again
     for x, y in zip(case.gradients(out), want):
         assert torch.equal(x, y)
-    assert not layer._handle.leaves
+    assert not contexts(layer)
 
 
 def test_contexts_without_rows_give_the_same_bits(group, device):

@@ -2,7 +2,7 @@
 """Outputs and gradients beside a plain PyTorch MoE, in all ways of giving weights."""
 import pytest
 import torch
-from reference import GRADIENT, OUT, Case, apart
+from reference import GRADIENT, OUT, Case, apart, contexts
 
 from ferry_moe import moe
 
@@ -82,12 +82,12 @@ def test_without_gradients_nothing_is_kept(group, device):
     case = Case(device)
     layer = group.layer(max_tokens=64, **case.sizes)
     out = moe(case.x, case.ids, case.weights, case.gate_up, case.down, layer=layer)
-    assert len(layer._handle.leaves) == 1
+    assert len(contexts(layer)) == 1
     with torch.no_grad():
         assert torch.equal(moe(case.x, case.ids, case.weights, case.gate_up, case.down, layer=layer), out)
-    assert len(layer._handle.leaves) == 1
+    assert len(contexts(layer)) == 1
     del out
-    assert not layer._handle.leaves
+    assert not contexts(layer)
 
 
 def test_only_what_needs_gradients(group, device):
