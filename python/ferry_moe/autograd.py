@@ -107,14 +107,16 @@ def run_forward(layer, x, ids, weights, layout, flat, save, load, num_tokens):
     return out, key, (rows, struct)
 
 
-def main_grads(layout, flat, wanted):
-    """By group of weights that have any: the list of `main_grad` of its tensors."""
+def main_grads(layout, flat, ctx):
+    """By group of weights that have any: the list of `main_grad` of its tensors. `ctx` is asked only then: it makes a
+    tuple of what is wanted."""
     found, at = {}, 0
     for t in flat:
         if getattr(t, "main_grad", None) is not None:
             break
     else:
         return found  # the common case, and a loop is faster here than all()
+    wanted = ctx.needs_input_grad[3:]
     for name, count in layout.groups():
         part = flat[at:at + count]
         mains = [getattr(t, "main_grad", None) if want else None for t, want in zip(part, wanted[at:at + count])]
@@ -186,15 +188,15 @@ class _NotTwice(torch.autograd.Function):
 
 
 class _Moe(torch.autograd.Function):
-    """Every argument costs the host time, tensors most: what gets no gradient comes in one tuple, `told`. `found` is a
-    list that the load goes into."""
+    """Every argument costs the host time, tensors most: what gets no gradient comes in one tuple, `told`. The load goes
+    into the list at its end."""
 
     @staticmethod
-    def forward(ctx, told, found, x, weights, *flat):
-        layer, layout, ids, num_tokens, load = told
+    def forward(ctx, told, x, weights, *flat):
+        layer, layout, ids, num_tokens, load, found = told
         out, key, found[:] = run_forward(layer, x, ids, weights, layout, flat, True, load, num_tokens)
         ctx.save_for_backward(key, *flat)
-        ctx.call = layer, layout, main_grads(layout, flat, ctx.needs_input_grad[4:])
+        ctx.call = layer, layout, main_grads(layout, flat, ctx)
         return out
 
     @staticmethod
@@ -209,9 +211,9 @@ class _Moe(torch.autograd.Function):
     def gradients(ctx, dout):
         layer, layout, mains = ctx.call
         key, *flat = ctx.saved_tensors
-        _, _, want_x, want_weights, *wanted = ctx.needs_input_grad
+        _, want_x, want_weights, *wanted = ctx.needs_input_grad
         dx, dweights, given = run_backward(layer, key, dout, layout, flat, want_x, want_weights, wanted, mains)
-        return (None, None, dx, dweights, *given)
+        return (None, dx, dweights, *given)
 
 
 def _never():
@@ -251,7 +253,7 @@ def moe(x, ids, weights, gate_up, down, shared_gate_up=None, shared_down=None, *
     elif torch.is_grad_enabled() and (x.requires_grad or weights.requires_grad or any(t.requires_grad for t in flat)):
         found = [None, None]
         apply = _Moe.apply if _transformed() else _apply
-        out = apply((layer, layout, ids, num_tokens, load), found, x, weights, *flat)
+        out = apply((layer, layout, ids, num_tokens, load, found), x, weights, *flat)
     else:
         out, _, found = run_forward(layer, x, ids, weights, layout, flat, False, load, num_tokens)
     out = out if len(shape) == 2 else out.view(shape)
