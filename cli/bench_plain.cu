@@ -2,22 +2,16 @@
 /* One block per multiprocessor: a thread that feeds stages, two warpgroups that each take 64 rows of every tile. */
 #include "cli/bench_plain.h"
 
+#include "cuda/multiply.cuh"
 #include "cuda/prim_copy.cuh"
 #include "cuda/prim_matrix.cuh"
-#include "cuda/prim_wgmma.cuh"
 
 enum {
-    THREADS = 384,
-    STAGES = 4,
-    A_BYTES = PLAIN_TILE_ROWS * PLAIN_STEP * 2,
-    B_BYTES = PLAIN_TILE_COLUMNS * PLAIN_STEP * 2,
-    STAGE_BYTES = A_BYTES + B_BYTES,
-    PIECE_BYTES = PLAIN_STORE_ROWS * PLAIN_STEP * 2, /* 64 rows x 64 columns of C */
-    BARRIERS_AT = STAGES * STAGE_BYTES + 4 * PIECE_BYTES,
-    SHARED_BYTES = BARRIERS_AT + 2 * STAGES * 8,
     GROUP_ROWS = 16 /* row tiles that take a column of B together, so that they share it in the second-level cache */
 };
-static_assert(SHARED_BYTES <= 232448, "a block has 227 KB of shared memory");
+static_assert((int)PLAIN_TILE_ROWS == FY_TILE_M && (int)PLAIN_TILE_COLUMNS == FY_TILE_N &&
+                  (int)PLAIN_STEP == FY_TILE_K && (int)PLAIN_STORE_ROWS == FY_BLOCK_ROWS,
+              "the layer's tile");
 
 struct place {
     int row, column;
@@ -29,26 +23,17 @@ FY_DEVICE place place_of(const bench_plain &p, int tile) {
     return {(group * GROUP_ROWS + rest % rows) * PLAIN_TILE_ROWS, rest / rows * PLAIN_TILE_COLUMNS};
 }
 
-struct stage_cursor {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage < STAGES) return;
-        stage = 0;
-        parity ^= 1;
-    }
-};
-
-FY_DEVICE void load_tiles(const bench_plain &p, uint8_t *shared, uint64_t *full, uint64_t *empty) {
-    stage_cursor at;
+FY_DEVICE void load_tiles(const bench_plain &p, uint8_t *shared) {
+    fy_block *block = fy_block_of(shared);
+    fy_stage at = {0, 0};
     for (int tile = blockIdx.x; tile < p.row_tiles * p.column_tiles; tile += gridDim.x) {
         place to = place_of(p, tile);
-        for (int k = 0; k < p.steps; k++, at.next()) {
-            uint8_t *stage = shared + at.stage * STAGE_BYTES;
-            fy_barrier_wait(&empty[at.stage], at.parity ^ 1);
-            fy_barrier_arrive_expecting(&full[at.stage], STAGE_BYTES);
-            fy_load_box2(stage, &p.a, &full[at.stage], k * PLAIN_STEP, to.row);
-            fy_load_box2(stage + A_BYTES, &p.b, &full[at.stage], k * PLAIN_STEP, to.column);
+        for (int k = 0; k < p.steps; k++, fy_next_stage(at)) {
+            uint64_t *full = &block->full[at.index];
+            fy_barrier_wait(&block->empty[at.index], at.parity ^ 1);
+            fy_barrier_arrive_expecting(full, FY_STAGE_BYTES);
+            fy_load_box2(fy_stage_a(shared, at.index), &p.a, full, k * PLAIN_STEP, to.row);
+            fy_load_box2(fy_stage_b(shared, at.index), &p.b, full, k * PLAIN_STEP, to.column);
         }
     }
 }
@@ -59,7 +44,7 @@ FY_DEVICE void store_tile(const bench_plain &p, const float (&sums)[128], place 
     int lane = thread & 31, row = (thread / 32) * 16 + (lane & 15);
 #pragma unroll
     for (int piece = 0; piece < 4; piece++) {
-        uint8_t *buffer = buffers + (piece & 1) * PIECE_BYTES;
+        uint8_t *buffer = buffers + (piece & 1) * FY_PIECE_BYTES;
         if (thread == 0) fy_store_wait_read<1>();
         fy_group_sync(group + 1);
 #pragma unroll
@@ -78,41 +63,25 @@ FY_DEVICE void store_tile(const bench_plain &p, const float (&sums)[128], place 
     }
 }
 
-FY_DEVICE void multiply_tiles(const bench_plain &p, uint8_t *shared, uint64_t *full, uint64_t *empty, int group) {
+FY_DEVICE void multiply_tiles(const bench_plain &p, uint8_t *shared, int group) {
     int thread = threadIdx.x & 127;
     float sums[128];
-    stage_cursor at;
+    fy_stage at = {0, 0};
+    const fy_operands operands = fy_operands_of(shared, group);
     for (int tile = blockIdx.x; tile < p.row_tiles * p.column_tiles; tile += gridDim.x) {
-        int last = -1;
-        for (int k = 0; k < p.steps; k++, at.next()) {
-            uint8_t *stage = shared + at.stage * STAGE_BYTES;
-            fy_barrier_wait(&full[at.stage], at.parity);
-            uint64_t a = fy_operand_descriptor(stage + group * (A_BYTES / 2)),
-                     b = fy_operand_descriptor(stage + A_BYTES);
-            fy_product_begin();
-#pragma unroll
-            for (int part = 0; part < 4; part++) fy_product_step(sums, a + part * 2, b + part * 2, (k | part) != 0);
-            fy_product_commit();
-            if (last >= 0) {
-                fy_product_wait<1>();
-                if (thread == 0) fy_barrier_arrive(&empty[last]);
-            }
-            last = at.stage;
-        }
-        fy_product_wait<0>();
-        if (thread == 0) fy_barrier_arrive(&empty[last]);
-        store_tile(p, sums, place_of(p, tile), shared + STAGES * STAGE_BYTES + group * 2 * PIECE_BYTES, group, thread);
+        fy_multiply<0, 0>(sums, operands, at, p.steps, 0, [](int) {});
+        store_tile(p, sums, place_of(p, tile), fy_group_buffer(shared, group), group, thread);
     }
     if (thread == 0) fy_store_wait_written();
 }
 
-__global__ void __launch_bounds__(THREADS, 1) bench_plain_kernel(const __grid_constant__ bench_plain p) {
+__global__ void __launch_bounds__(FY_THREADS, 1) bench_plain_kernel(const __grid_constant__ bench_plain p) {
     extern __shared__ __align__(1024) uint8_t shared[];
-    uint64_t *full = (uint64_t *)(shared + BARRIERS_AT), *empty = full + STAGES;
+    fy_block *block = fy_block_of(shared);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            fy_barrier_init(&full[i], 1);
-            fy_barrier_init(&empty[i], 2);
+        for (int i = 0; i < FY_STAGES; i++) {
+            fy_barrier_init(&block->full[i], 1);
+            fy_barrier_init(&block->empty[i], 2);
         }
         fy_barrier_init_fence();
     }
@@ -120,18 +89,18 @@ __global__ void __launch_bounds__(THREADS, 1) bench_plain_kernel(const __grid_co
     int group = threadIdx.x / 128;
     if (group == 0) {
         fy_registers_give<56>();
-        if (threadIdx.x == 0) load_tiles(p, shared, full, empty);
+        if (threadIdx.x == 0) load_tiles(p, shared);
     } else {
         fy_registers_take<224>();
-        multiply_tiles(p, shared, full, empty, group - 1);
+        multiply_tiles(p, shared, group - 1);
     }
 }
 
 cudaError_t bench_plain_load(void) {
-    return cudaFuncSetAttribute(bench_plain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+    return cudaFuncSetAttribute(bench_plain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, FY_SHARED_BYTES);
 }
 
 cudaError_t bench_plain_launch(const bench_plain *p, int blocks, cudaStream_t stream) {
-    bench_plain_kernel<<<blocks, THREADS, SHARED_BYTES, stream>>>(*p);
+    bench_plain_kernel<<<blocks, FY_THREADS, FY_SHARED_BYTES, stream>>>(*p);
     return cudaGetLastError();
 }

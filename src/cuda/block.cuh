@@ -40,7 +40,11 @@ typedef struct fy_block {
     fy_work work[FY_WORKS];
 } fy_block;
 
-enum { FY_SHARED_BYTES = FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES + (int)sizeof(fy_block) };
+/* Where a block's description, which begins with its barriers, is in shared memory. */
+enum {
+    FY_BLOCK_AT = FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES,
+    FY_SHARED_BYTES = FY_BLOCK_AT + (int)sizeof(fy_block)
+};
 
 static_assert(sizeof(fy_block) <= 1024 && FY_SHARED_BYTES <= 232448, "a block has 227 KB of shared memory");
 static_assert(FY_GROUP_BYTES >= 2 * FY_PIECE_BYTES && FY_GROUP_BYTES % 1024 == 0, "pieces of h are swizzled by 1 KB");
@@ -51,9 +55,7 @@ FY_DEVICE uint8_t *fy_stage_b(uint8_t *shared, int stage) { return shared + stag
 FY_DEVICE uint8_t *fy_group_buffer(uint8_t *shared, int group) {
     return shared + FY_STAGES * FY_STAGE_BYTES + group * FY_GROUP_BYTES;
 }
-FY_DEVICE fy_block *fy_block_of(uint8_t *shared) {
-    return (fy_block *)(shared + FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES);
-}
+FY_DEVICE fy_block *fy_block_of(uint8_t *shared) { return (fy_block *)(shared + FY_BLOCK_AT); }
 
 /* Blocks of 64 rows that a tile's rows fill: the second warpgroup has no work where this is 1. */
 FY_DEVICE int fy_tile_blocks_used(int rows) { return rows > FY_BLOCK_ROWS ? 2 : 1; }

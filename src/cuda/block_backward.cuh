@@ -8,7 +8,7 @@
 
 #include "cuda/backward.h"
 #include "cuda/block.cuh"
-#include "cuda/prim_wgmma_turned.cuh"
+#include "cuda/prim_wgmma.cuh"
 #include "rules/side.h"
 
 enum { FY_GRAD_STEPS = FY_TILE_N / 64 }; /* stages of g and u behind the operands of a gradient tile */
@@ -49,14 +49,13 @@ typedef struct fy_backward_block {
     fy_backward_signal held[8]; /* of each consumer warp; registers are short there */
 } fy_backward_block;
 
-static_assert(sizeof(fy_backward_block) <= sizeof(fy_block) ||
-                  FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES + (int)sizeof(fy_backward_block) <= 232448,
+static_assert(sizeof(fy_backward_block) <= sizeof(fy_block) || FY_BLOCK_AT + (int)sizeof(fy_backward_block) <= 232448,
               "a block has 227 KB of shared memory");
 
-enum { FY_BACKWARD_SHARED_BYTES = FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES + (int)sizeof(fy_backward_block) };
+enum { FY_BACKWARD_SHARED_BYTES = FY_BLOCK_AT + (int)sizeof(fy_backward_block) };
 
 FY_DEVICE fy_backward_block *fy_backward_block_of(uint8_t *shared) {
-    return (fy_backward_block *)(shared + FY_STAGES * FY_STAGE_BYTES + 2 * FY_GROUP_BYTES);
+    return (fy_backward_block *)(shared + FY_BLOCK_AT);
 }
 
 /* The product of two numbers that are not negative, wide. */

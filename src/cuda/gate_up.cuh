@@ -15,11 +15,19 @@
 /* The byte of column group `chunk` (8 columns) of row `row` in a swizzled box. */
 FY_DEVICE uint32_t fy_box_at(int row, int chunk) { return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4)); }
 
-/* `limit`: 3e38 and more are none. `column`, `row`: where they go in both maps. */
-FY_DEVICE void fy_save_gate_up(const float (&acc)[128], const CUtensorMap *g, const CUtensorMap *u, int column, int row,
-                               float limit, uint8_t *buffer, int group, int thread) {
+/* Two neighbours of a piece. Without a limit they are only rounded: choosing a side takes more time than all the rest.
+ */
+template <bool CLAMPED>
+FY_DEVICE uint32_t fy_saved_pair(bool gate, float low, float high, float limit) {
+    if (!CLAMPED) return fy_pack(low, high);
+    return gate ? fy_save_gate(low, limit) | (uint32_t)fy_save_gate(high, limit) << 16
+                : fy_save_up(low, limit) | (uint32_t)fy_save_up(high, limit) << 16;
+}
+
+template <bool CLAMPED>
+FY_DEVICE void fy_save_pieces(const float (&acc)[128], const CUtensorMap *g, const CUtensorMap *u, int column, int row,
+                              float limit, uint8_t *buffer, int group, int thread) {
     int lane = thread & 31, r = (thread / 32) * 16 + (lane & 15);
-    if (limit >= 3e38f) limit = fy_swiglu_limit(0.0f);
 #pragma unroll
     for (int piece = 0; piece < 4; piece++) {
         uint8_t *to = buffer + piece % 2 * FY_PIECE_BYTES;
@@ -30,10 +38,8 @@ FY_DEVICE void fy_save_gate_up(const float (&acc)[128], const CUtensorMap *g, co
             uint32_t v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float low = acc[piece * 32 + j * 8 + 2 * i], high = acc[piece * 32 + j * 8 + 2 * i + 1];
-                uint32_t l = piece < 2 ? fy_save_gate(low, limit) : fy_save_up(low, limit);
-                uint32_t h = piece < 2 ? fy_save_gate(high, limit) : fy_save_up(high, limit);
-                v[i] = l | h << 16;
+                int f = piece * 32 + j * 8 + 2 * i;
+                v[i] = fy_saved_pair<CLAMPED>(piece < 2, acc[f], acc[f + 1], limit);
             }
             fy_store_matrices(fy_shared_address(to) + fy_box_at(r, j * 2 + (lane >> 4)), v[0], v[1], v[2], v[3]);
         }
@@ -44,6 +50,15 @@ FY_DEVICE void fy_save_gate_up(const float (&acc)[128], const CUtensorMap *g, co
             fy_store_commit();
         }
     }
+}
+
+/* `column`, `row`: where they go in both maps. */
+FY_DEVICE void fy_save_gate_up(const float (&acc)[128], const CUtensorMap *g, const CUtensorMap *u, int column, int row,
+                               float limit, uint8_t *buffer, int group, int thread) {
+    if (limit < FY_NO_LIMIT)
+        fy_save_pieces<true>(acc, g, u, column, row, limit, buffer, group, thread);
+    else
+        fy_save_pieces<false>(acc, g, u, column, row, limit, buffer, group, thread);
 }
 
 #endif

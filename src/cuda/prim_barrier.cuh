@@ -24,18 +24,23 @@ FY_DEVICE bool fy_barrier_test(uint64_t *b, uint32_t parity) {
     return done != 0;
 }
 
-FY_DEVICE void fy_barrier_wait(uint64_t *b, uint32_t parity) {
+/* `at`: the barrier's shared address. */
+FY_DEVICE void fy_barrier_wait_at(uint32_t at, uint32_t parity) {
     uint32_t done = 0;
     while (!done)
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(done)
-                     : "r"(fy_shared_address(b)), "r"(parity)
+                     : "r"(at), "r"(parity)
                      : "memory");
 }
 
-FY_DEVICE void fy_barrier_arrive(uint64_t *b) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(fy_shared_address(b)) : "memory");
+FY_DEVICE void fy_barrier_wait(uint64_t *b, uint32_t parity) { fy_barrier_wait_at(fy_shared_address(b), parity); }
+
+FY_DEVICE void fy_barrier_arrive_at(uint32_t at) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory");
 }
+
+FY_DEVICE void fy_barrier_arrive(uint64_t *b) { fy_barrier_arrive_at(fy_shared_address(b)); }
 
 /* Arrives, and the phase also waits for `bytes` bytes of the copy engine. */
 FY_DEVICE void fy_barrier_arrive_expecting(uint64_t *b, uint32_t bytes) {

@@ -1,15 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The matrix unit: 64 x 256 x 16 BF16 products of a warpgroup, operands in shared memory, sums in registers. */
+/*
+ * The matrix unit: 64 x 256 x 16 BF16 products of a warpgroup, operands in shared memory, sums in registers. An operand
+ * is rows of 128 bytes, swizzled over groups of 8 rows (1,024 bytes), at a multiple of 1,024. Straight: a row holds 64
+ * steps of the contraction. Turned: rows run along the contraction (a box is 64 steps of it, 64 elements of the
+ * operand's other dimension wide; boxes one behind the other), so that a product can contract over the row dimension of
+ * a tensor without a transpose.
+ */
 #ifndef FERRY_CUDA_PRIM_WGMMA_CUH
 #define FERRY_CUDA_PRIM_WGMMA_CUH
 
 #include "cuda/prim_barrier.cuh"
 
-/* Rows of 128 bytes, swizzled over groups of 8 rows (1,024 bytes); the address is a multiple of 1,024. */
-FY_DEVICE uint64_t fy_operand_descriptor(const void *p) {
-    uint64_t d = (uint64_t)((fy_shared_address(p) & 0x3ffff) >> 4);
-    return d | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
+enum {
+    FY_BOX_BYTES = 64 * 64 * 2,
+    FY_STRAIGHT_STEP = 2, /* descriptor units (16 bytes) between two steps of 16 along the contraction */
+    FY_TURNED_STEP = 128
+};
+
+/* An operand as its place in shared memory, in units of 16 bytes. */
+FY_DEVICE uint32_t fy_operand(const void *p) { return fy_shared_address(p) >> 4; }
+
+FY_DEVICE uint32_t fy_address_of(uint32_t operand) { return operand << 4; }
+
+/* Groups of 8 rows follow each other; of a turned operand so do its boxes. The swizzle covers 128 bytes. */
+template <int TURNED>
+FY_DEVICE uint64_t fy_descriptor(uint32_t operand) {
+    return (uint64_t)(1u << 30 | 64) << 32 | (operand + ((TURNED ? FY_BOX_BYTES / 16 : 1) << 16));
 }
+
+/* The same value in every lane, and the compiler knows: what follows from it is reckoned once, in scalar registers. */
+FY_DEVICE uint32_t fy_uniform(uint32_t value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 FY_DEVICE void fy_product_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -22,6 +42,7 @@ FY_DEVICE void fy_product_wait(void) {
 }
 
 /* d = (add ? d : 0) + A B^T, one step of 16 along the contraction. */
+template <int A_TURNED, int B_TURNED>
 FY_DEVICE void fy_product_step(float (&d)[128], uint64_t a, uint64_t b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
@@ -33,7 +54,7 @@ FY_DEVICE void fy_product_step(float (&d)[128], uint64_t a, uint64_t b, int add)
                  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
                  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
                  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-                 "}, %128, %129, p, 1, 1, 0, 0;\n}\n"
+                 "}, %128, %129, p, 1, 1, %131, %132;\n}\n"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
                    "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
                    "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
@@ -52,7 +73,7 @@ FY_DEVICE void fy_product_step(float (&d)[128], uint64_t a, uint64_t b, int add)
                    "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]),
                    "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),
                    "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
-                 : "l"(a), "l"(b), "r"(add));
+                 : "l"(a), "l"(b), "r"(add), "n"(A_TURNED), "n"(B_TURNED));
 }
 
 #endif

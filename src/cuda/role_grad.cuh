@@ -14,23 +14,9 @@
 
 #include "cuda/block_backward.cuh"
 #include "cuda/gate_up.cuh"
+#include "cuda/multiply.cuh"
 #include "cuda/prim_gradient.cuh"
 #include "cuda/prim_matrix.cuh"
-
-/* Position in a stage ring. */
-typedef struct fy_stage {
-    int index;
-    uint32_t parity;
-} fy_stage;
-
-FY_DEVICE void fy_next_stage(fy_stage &s) {
-    if (++s.index == FY_STAGES) {
-        s.index = 0;
-        s.parity ^= 1;
-    }
-}
-
-FY_DEVICE int fy_stage_before(const fy_stage &s) { return (s.index + FY_STAGES - 1) % FY_STAGES; }
 
 /* g and u of a REMAKE tile go to where the context or the ring has them. */
 FY_DEVICE void fy_store_gate_up(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128],

@@ -12,8 +12,8 @@
 #define FERRY_CUDA_ROLE_PRODUCT_CUH
 
 #include "cuda/gate_up.cuh"
+#include "cuda/multiply.cuh"
 #include "cuda/prim_copy.cuh"
-#include "cuda/prim_wgmma.cuh"
 #include "cuda/role_push.cuh"
 #include "cuda/swiglu.cuh"
 #include "cuda/trace.cuh"
@@ -88,15 +88,15 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
     int thread = threadIdx.x & 127, warp = thread / 32, lane = thread & 31;
     uint8_t *buffer = fy_group_buffer(shared, group);
     float acc[128];
-    int stage = 0;
-    uint32_t parity = 0;
+    fy_stage stage = {0, 0};
+    const fy_operands operands = fy_operands_of(shared, group);
     fy_signal held;
     held.kind = FY_END;
     for (int number = 0;; number++) {
-        if (!fy_barrier_test(&block->full[stage], parity)) {
+        if (!fy_barrier_test(&block->full[stage.index], stage.parity)) {
             if (held.kind != FY_END) fy_send_signal(c, held, thread);
             fy_trace_begin(0, -1);
-            fy_barrier_wait(&block->full[stage], parity);
+            fy_barrier_wait(&block->full[stage.index], stage.parity);
             fy_trace_end(0, FY_MARK_OPERANDS);
         }
         const fy_work w = block->work[number % FY_WORKS];
@@ -104,43 +104,22 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         bool active = group * FY_BLOCK_ROWS < w.rows;
         if (!active) {
             for (int k = 0; k < w.depth; k++) {
-                fy_barrier_wait(&block->full[stage], parity);
+                fy_barrier_wait(&block->full[stage.index], stage.parity);
                 /* No product keeps the four warps together here: one that stays behind would miss a phase. */
                 fy_group_sync(group + 1);
-                if (thread == 0) fy_barrier_arrive(&block->empty[stage]);
-                if (++stage == FY_STAGES) {
-                    stage = 0;
-                    parity ^= 1;
-                }
+                if (thread == 0) fy_barrier_arrive(&block->empty[stage.index]);
+                fy_next_stage(stage);
             }
             if (held.kind != FY_END) fy_send_signal(c, held, thread);
             continue;
         }
         int2 from = make_int2(-1, 0); /* looked up now, used behind the products */
         if (!fy_is_make(w.kind)) from = fy_push_source(c, fy_is_shared(w.kind), w.row, w.rows, group, warp, lane);
-        int last = -1, send_at = min(2, w.depth - 1), rows_of = fy_is_shared(w.kind) ? -1 : w.counter;
+        int send_at = held.kind == FY_END ? -1 : min(2, w.depth - 1), rows_of = fy_is_shared(w.kind) ? -1 : w.counter;
         fy_trace_begin(0, rows_of);
-        for (int k = 0; k < w.depth; k++) {
-            fy_barrier_wait(&block->full[stage], parity);
-            uint64_t a = fy_operand_descriptor(fy_stage_a(shared, stage) + group * (FY_A_BYTES / 2));
-            uint64_t b = fy_operand_descriptor(fy_stage_b(shared, stage));
-            fy_product_begin();
-#pragma unroll
-            for (int part = 0; part < 4; part++) fy_product_step(acc, a + part * 2, b + part * 2, (k | part) != 0);
-            fy_product_commit();
-            if (k == send_at && held.kind != FY_END) fy_send_signal(c, held, thread);
-            if (last >= 0) {
-                fy_product_wait<1>();
-                if (thread == 0) fy_barrier_arrive(&block->empty[last]);
-            }
-            last = stage;
-            if (++stage == FY_STAGES) {
-                stage = 0;
-                parity ^= 1;
-            }
-        }
-        fy_product_wait<0>();
-        if (thread == 0) fy_barrier_arrive(&block->empty[last]);
+        fy_multiply<0, 0>(acc, operands, stage, w.depth, 0, [&](int k) {
+            if (k == send_at) fy_send_signal(c, held, thread);
+        });
         fy_trace_next(fy_is_make(w.kind) ? FY_MARK_GATE_UP : FY_MARK_DOWN, rows_of);
         if (fy_is_make(w.kind)) {
             if (KEEP && (w.kind == FY_MAKE || c.context_blocks > 0)) fy_keep_gate_up(c, acc, w, buffer, group, thread);

@@ -54,33 +54,12 @@ FY_DEVICE void fy_hold_back(uint8_t *shared, int kind, int row, int rows) {
 
 /* `steps` stages of operands into the accumulators; the first one adds to what is there if `add`. */
 template <int A_TURNED, int B_TURNED, bool READY>
-FY_DEVICE void fy_multiply(const fy_gpu_call &c, const fy_gpu_backward &b, float (&acc)[128], uint8_t *shared,
-                           fy_stage &stage, int group, int thread, int steps, int add) {
-    const int a_step = A_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP,
-              b_step = B_TURNED ? FY_TURNED_STEP : FY_STRAIGHT_STEP;
-    fy_backward_block *block = fy_backward_block_of(shared);
-    int last = -1, send_at = min(2, steps - 1);
-    for (int k = 0; k < steps; k++) {
-        fy_barrier_wait(&block->full[stage.index], stage.parity);
-        uint64_t a = fy_operand_descriptor(fy_stage_a(shared, stage.index) + group * FY_BOX_BYTES);
-        const uint8_t *b_at = fy_stage_b(shared, stage.index);
-        uint64_t w = B_TURNED ? fy_turned_descriptor(b_at) : fy_operand_descriptor(b_at);
-        fy_product_begin();
-#pragma unroll
-        for (int part = 0; part < 4; part++)
-            fy_product_step_turned<A_TURNED, B_TURNED>(acc, a + part * a_step, w + part * b_step,
-                                                       (k | part | add) != 0);
-        fy_product_commit();
+FY_DEVICE void fy_multiply_task(const fy_gpu_call &c, const fy_gpu_backward &b, float (&acc)[128], uint8_t *shared,
+                                const fy_operands &operands, fy_stage &stage, int steps, int add) {
+    int send_at = min(2, steps - 1);
+    fy_multiply<A_TURNED, B_TURNED>(acc, operands, stage, steps, add, [&](int k) {
         if (k == send_at) fy_send_backward_signal<READY>(c, b, shared);
-        if (last >= 0) {
-            fy_product_wait<1>();
-            if (thread == 0) fy_barrier_arrive(&block->empty[last]);
-        }
-        last = stage.index;
-        fy_next_stage(stage);
-    }
-    fy_product_wait<0>();
-    if (thread == 0) fy_barrier_arrive(&block->empty[last]);
+    });
 }
 
 /* Stages that this warpgroup has no part in. */
@@ -102,6 +81,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
     uint8_t *buffer = fy_group_buffer(shared, group);
     float acc[128];
     fy_stage stage = {0, 0};
+    const fy_operands operands = fy_operands_of(shared, group);
     if (lane == 0) block->held[group * 4 + warp].kind = FY_LAST;
     __syncwarp();
     for (;;) {
@@ -128,12 +108,12 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
                 fy_store_no_weight(c, b, t, buffer, group, thread);
                 if (READY) fy_send_backward_signal<READY>(c, b, shared); /* or the next one would take its place */
             } else if (!t.resumes) {
-                fy_multiply<1, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
+                fy_multiply_task<1, 1, READY>(c, b, acc, shared, operands, stage, products, 0);
                 fy_trace_next(FY_MARK_WEIGHT, fy_rows_of(t));
                 fy_store_weight(c, b, acc, t, buffer, &block->old[group], group);
             } else {
                 fy_resume_sums(b, acc, t, group, thread);
-                fy_multiply<1, 1, READY>(c, b, acc, shared, stage, group, thread, products, 1);
+                fy_multiply_task<1, 1, READY>(c, b, acc, shared, operands, stage, products, 1);
                 fy_trace_next(FY_MARK_WEIGHT, fy_rows_of(t));
                 fy_store_weight(c, b, acc, t, buffer, &block->old[group], group);
             }
@@ -142,21 +122,21 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             continue;
         }
         if (kind == FY_REMAKE) {
-            fy_multiply<0, 0, READY>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_multiply_task<0, 0, READY>(c, b, acc, shared, operands, stage, products, 0);
             fy_trace_next(FY_MARK_REMAKE, fy_rows_of(t));
             fy_store_gate_up(c, b, acc, t, buffer, group);
         } else if (kind == FY_GRAD) {
             const float *weights = b.table.weight_ring + t.load_row + group * FY_BLOCK_ROWS + warp * 16;
             float weight = t.shared ? 1.0f : __ldcg(weights + (lane & 15));
-            fy_multiply<0, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_multiply_task<0, 1, READY>(c, b, acc, shared, operands, stage, products, 0);
             fy_trace_next(FY_MARK_GRAD, fy_rows_of(t));
-            if (c.limit < 3e38f)
+            if (c.limit < FY_NO_LIMIT)
                 fy_store_gradient<true>(c, b, acc, t, shared, stage, group, weight);
             else
                 fy_store_gradient<false>(c, b, acc, t, shared, stage, group, weight);
         } else {
             int2 from = fy_push_source(c, t.shared, t.row, t.rows, group, warp, lane);
-            fy_multiply<0, 1, READY>(c, b, acc, shared, stage, group, thread, products, 0);
+            fy_multiply_task<0, 1, READY>(c, b, acc, shared, operands, stage, products, 0);
             fy_trace_next(FY_MARK_DX, fy_rows_of(t));
             /* The buffer may still be read by the copy engine from another kind of tile. */
             if (thread == 0) fy_store_wait_read<0>();
