@@ -32,7 +32,7 @@ enum {
     FY_LAST_OF_MANY = 2048,
     FY_PULL_ROWS = 8,         /* rows of a pull ticket */
     FY_HEAD_ROWS = 2,         /* at the head of the walk, where all warps pull */
-    FY_HEAD_BYTES = 48 << 20, /* the head is as many steps as have so many bytes of rows, at least one */
+    FY_HEAD_BYTES = 48 << 20, /* the head of one rank alone is as many steps as have so many bytes, at least one */
     FY_GROUP_TILES = 16,      /* row tiles that share a column of weights before the next column is taken */
     FY_LAST_GROUP_TILES = 4,  /* in the last step: tokens then complete one group after the other */
     FY_THREADS = 384

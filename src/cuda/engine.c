@@ -89,6 +89,7 @@ static void fill_call(fy_gpu_engine *e, uint8_t *const *peer, double enter_timeo
     c->ring_blocks = (int32_t)(s->ring_rows / FY_BLOCK_ROWS);
     c->mini_tiles = (int32_t)fy_divide_up(s->minibatch_rows, FY_TILE_M);
     int64_t steps = FY_HEAD_BYTES / ((int64_t)c->mini_tiles * FY_TILE_M * s->hidden * 2);
+    if (s->nranks > 1) steps = 1; /* rows of peers take longer: the products had better begin */
     c->head_tiles = c->mini_tiles * (int32_t)(steps > 1 ? steps : 1);
     c->max_blocks = (int32_t)s->max_blocks;
     c->comm_warps = e->knobs.comm_warps;
