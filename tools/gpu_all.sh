@@ -13,7 +13,7 @@
 #     bars      ratios that the layer has to keep (likewise)
 #     e2e       end-to-end training beside NCCL + PyTorch, on two GPUs (likewise)
 #     bench     `ferry bench --backend cuda`, all shapes, skews 0 and 1
-#     micro     `ferry bench --micro`
+#     micro     `ferry bench --micro`, and the test of `ferry bench`, which other programs on its GPUs hold up
 # Figures go to FOLDER (default bench/results), logs to BUILD/gpu. FERRY_COMMIT names the commit where there is no
 # repository. Ends with 1 when a step failed, with 77 when there is no GPU.
 set -u
@@ -59,11 +59,13 @@ values() {
     done
 }
 
-# Tests of the command on a GPU: `train` and `trace`, which need one alone, or the others.
+# Tests of the command on a GPU: `train` and `trace`, which need one GPU, `bench`, which needs all to itself, or the
+# others.
 command_tests() {
     for test in tests/cli/test_gpu_*.sh; do
         case $test in
         *_train.sh | *_trace.sh) needs=one ;;
+        *_bench.sh) needs=all ;;
         *) needs=both ;;
         esac
         [ "$needs" = "$1" ] || continue
@@ -141,6 +143,7 @@ bench() {
 micro() {
     step micro 60 "$ferry" bench --backend cuda --micro --ranks $most_ranks --processes --json
     record micro.json "ferry bench --backend cuda --micro --ranks $most_ranks --processes --json"
+    command_tests all
 }
 
 for part in ${GPU_PARTS-api check torch bars e2e bench micro}; do

@@ -360,6 +360,29 @@ static void check_graph(void) {
     ferry_thread_group_destroy(group);
 }
 
+/* What one thread records is not spoiled by what others make. */
+static void check_made_meanwhile(void) {
+    rank_data d;
+    ferry_thread_group *group;
+    ferry_bootstrap b = alone(&group);
+    ferry_comm_config c = comm_config(&b, 0);
+    cudaStream_t stream;
+    cudaGraph_t graph = NULL;
+    enum cudaStreamCaptureMode relaxed = cudaStreamCaptureModeRelaxed, mode = relaxed;
+    CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA(cudaStreamBeginCapture(stream, relaxed));
+    open_rank(&d, &c, 0);
+    int good = forward_matches(&d);
+    expect(cudaStreamEndCapture(stream, &graph) == cudaSuccess && good,
+           "a layer is made and runs while another stream records");
+    if (graph) CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(stream));
+    CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+    close_rank(&d);
+    ferry_thread_group_destroy(group);
+}
+
 /* ---- Faults, as processes where there are two devices, and threads otherwise ---- */
 static void *late_rank(void *user) {
     thread_job *job = user;
@@ -481,6 +504,7 @@ int main(void) {
     check_threads(8, 192);
     check_reports();
     check_graph();
+    check_made_meanwhile();
     check_late();
     if (devices >= 2) {
         check_processes(normal, 2, 0);

@@ -6,6 +6,7 @@
  */
 #include "cuda/memory.h"
 
+#include "cuda/backend.h"
 #include "cuda/driver.h"
 #include "cuda/error.h"
 #include "cuda/handles.h"
@@ -105,6 +106,13 @@ static ferry_status gather_handles(ferry_comm *comm, const fy_driver *d, int thr
     return status;
 }
 
+/* Waits for this stream alone: waiting for the device would spoil what another thread records there. */
+static ferry_status clear_part(uint8_t *part, size_t bytes, cudaStream_t stream) {
+    FY_CUDA(cudaMemsetAsync(part, 0, bytes, stream), "clearing symmetric memory");
+    FY_CUDA(cudaStreamSynchronize(stream), "clearing symmetric memory");
+    return FERRY_OK;
+}
+
 ferry_status fy_gpu_memory_create(ferry_comm *comm, int device, size_t bytes, const char *what, fy_gpu_memory *memory) {
     const fy_driver *d = NULL;
     CUmemGenericAllocationHandle mine = 0, all[FY_MAX_RANKS] = {0};
@@ -118,10 +126,7 @@ ferry_status fy_gpu_memory_create(ferry_comm *comm, int device, size_t bytes, co
     status = gather_handles(comm, d, threads, mine, status, all);
     for (int r = 0; r < comm->nranks && status == FERRY_OK; r++)
         status = map_part(d, all[r], memory->bytes, device, &memory->part[r]);
-    if (status == FERRY_OK && cudaMemset(memory->part[comm->rank], 0, memory->bytes) != cudaSuccess)
-        status = fy_fail(FERRY_E_CUDA, "clearing symmetric memory: %s", cudaGetErrorString(cudaGetLastError()));
-    if (status == FERRY_OK && cudaDeviceSynchronize() != cudaSuccess)
-        status = fy_fail(FERRY_E_CUDA, "clearing symmetric memory: %s", cudaGetErrorString(cudaGetLastError()));
+    if (status == FERRY_OK) status = clear_part(memory->part[comm->rank], memory->bytes, fy_gpu_comm_of(comm)->side);
     status = fy_agree(comm, status, what);
     for (int r = 0; r < comm->nranks && !threads; r++)
         if (r != comm->rank && all[r]) d->cuMemRelease(all[r]);

@@ -29,7 +29,7 @@ silent() { [ ! -s "$work/$1" ] || problem "expected nothing on std$1, got: $(hea
 
 # What a program needs to link with this build's libraries: their sanitizer, their counters of lines.
 checkers=$(sed -n -e 's/^FERRY_SANITIZE:STRING=\(..*\)$/-fsanitize=\1/p' -e 's/^FERRY_COVERAGE:BOOL=ON$/--coverage/p' \
-    "$FERRY_BUILD/CMakeCache.txt")
+    "$FERRY_BUILD/CMakeCache.txt" 2>/dev/null)
 
 finish() {
     [ "$problems" -eq 0 ] || echo "$problems problems"
