@@ -67,5 +67,6 @@ cudaError_t fy_chain_end(fy_launcher *to, cudaStream_t stream, cudaError_t error
 void fy_chain_destroy(fy_chain *chain) {
     if (chain->exec) cudaGraphExecDestroy(chain->exec);
     if (chain->graph) cudaGraphDestroy(chain->graph);
+    for (int i = 0; i < FY_CHAIN_LAUNCHES; i++) fy_told_forget(&chain->told[i]);
     memset(chain, 0, sizeof *chain);
 }

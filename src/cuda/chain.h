@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The launches of a call as one graph, which costs the host a third of what they cost one by one. The first call of a
- * kind is recorded; later ones give the same nodes their new arguments and launch the graph. A call that the caller
- * captures, or that is traced, is launched directly.
+ * kind is recorded; later ones give the same nodes their new arguments, where these differ from the last ones, and
+ * launch the graph. A call that the caller captures, or that is traced, is launched directly.
  */
 #ifndef FERRY_CUDA_CHAIN_H
 #define FERRY_CUDA_CHAIN_H
+
+#include "core/told.h"
 
 #include <cuda_runtime.h>
 
@@ -16,6 +18,7 @@ typedef struct fy_chain {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     cudaGraphNode_t node[FY_CHAIN_LAUNCHES];
+    fy_told told[FY_CHAIN_LAUNCHES]; /* the arguments of each */
     int count;
 } fy_chain;
 

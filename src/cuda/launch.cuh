@@ -13,20 +13,30 @@
 
 #include <cuda_runtime.h>
 
+/* Gives the next node its arguments. */
+template <class... Arguments>
+static inline cudaError_t fy_tell(fy_launcher *to, void (*kernel)(Arguments...), int blocks, int threads, size_t shared,
+                                  const Arguments &...arguments) {
+    void *values[] = {(void *)&arguments...};
+    const size_t sizes[] = {sizeof(Arguments)...};
+    if (to->next == to->chain->count) return cudaErrorInvalidValue;
+    int index = to->next++;
+    if (fy_told_again(&to->chain->told[index], values, sizes, sizeof...(Arguments))) return cudaSuccess;
+    cudaKernelNodeParams node = {};
+    node.func = (void *)kernel;
+    node.gridDim = dim3(blocks);
+    node.blockDim = dim3(threads);
+    node.sharedMemBytes = (unsigned)shared;
+    node.kernelParams = values;
+    cudaError_t error = cudaGraphExecKernelNodeSetParams(to->chain->exec, to->chain->node[index], &node);
+    if (error != cudaSuccess) fy_told_forget(&to->chain->told[index]);
+    return error;
+}
+
 template <class... Arguments>
 static inline cudaError_t fy_launch(fy_launcher *to, void (*kernel)(Arguments...), int blocks, int threads,
                                     size_t shared, bool early, const Arguments &...arguments) {
-    if (to->chain && !to->recording) {
-        void *values[] = {(void *)&arguments...};
-        cudaKernelNodeParams node = {};
-        node.func = (void *)kernel;
-        node.gridDim = dim3(blocks);
-        node.blockDim = dim3(threads);
-        node.sharedMemBytes = (unsigned)shared;
-        node.kernelParams = values;
-        if (to->next == to->chain->count) return cudaErrorInvalidValue;
-        return cudaGraphExecKernelNodeSetParams(to->chain->exec, to->chain->node[to->next++], &node);
-    }
+    if (to->chain && !to->recording) return fy_tell(to, kernel, blocks, threads, shared, arguments...);
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
