@@ -141,9 +141,9 @@ bench() {
 }
 
 micro() {
+    command_tests all
     step micro 60 "$ferry" bench --backend cuda --micro --ranks $most_ranks --processes --json
     record micro.json "ferry bench --backend cuda --micro --ranks $most_ranks --processes --json"
-    command_tests all
 }
 
 for part in ${GPU_PARTS-api check torch bars e2e bench micro}; do

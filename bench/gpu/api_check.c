@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The forward through ferry.h on the devices of this machine: ranks as threads (sharing devices) and as processes,
- * reports of bad input, a captured graph with changing data, a peer that does not come, a peer that dies.
+ * reports of bad input, a captured graph with changing data, a layer made while a stream records, a peer that does not
+ * come, a peer that dies.
  *   api_check            all of it
  * Exit code 0: all passed. Run with CUDA_DEVICE_MAX_CONNECTIONS=32, so that the streams of ranks that share a device do
  * not share hardware queues.
@@ -360,7 +361,7 @@ static void check_graph(void) {
     ferry_thread_group_destroy(group);
 }
 
-/* What one thread records is not spoiled by what others make. */
+/* What a stream records is not spoiled by a layer that is made meanwhile. */
 static void check_made_meanwhile(void) {
     rank_data d;
     ferry_thread_group *group;

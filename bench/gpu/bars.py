@@ -316,11 +316,12 @@ def pipeline(lab):
 
 
 def host(lab):
-    # Each rank's thread on a core of its own, however a machine numbers processors of one core: neighbours, or half of
+    # Each rank's thread on a core of its own, where there are enough: processors of one core are neighbours, or half of
     # all apart. Beside another thread on its core a call takes twice the time.
     lab.alone()  # threads that it starts are not bound
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(allowed)[2 * (c.RANK + 1) % len(allowed)]})
+    if len(allowed) >= 4 * (c.WORLD + 1):
+        os.sched_setaffinity(0, {sorted(allowed)[2 * (c.RANK + 1)]})
     try:
         return host_times(lab)
     finally:

@@ -298,12 +298,14 @@ static void refuse_argument(const check_case *c) {
 
 /* ---- Nothing to do ---- */
 
-/* Outputs that are not wanted are skipped; NULL may be destroyed. */
+/* Outputs that are not wanted are skipped; what a forward has left may be given up; NULL may be destroyed and cleared.
+ */
 static void skip_body(const check_job *job, const ferry_bootstrap *bootstrap, int rank) {
     check_rank r;
     check_shard shard;
     ferry_context *context = NULL;
     ferry_layer_destroy(NULL);
+    ferry_context_clear(NULL);
     ferry_context_destroy(NULL);
     ferry_comm_destroy(NULL);
     ferry_thread_group_destroy(NULL);
@@ -311,9 +313,15 @@ static void skip_body(const check_job *job, const ferry_bootstrap *bootstrap, in
     if (!check_rank_open(&r, job->c, job->batch, job->way, bootstrap)) return;
     if (check_shard_make(job->c, job->batch, job->way, rank, r.comm, &shard) && check_rank_context(&r, &context) &&
         check_rank_forward(&r, &shard, context, NULL)) {
+        ferry_backward_args backward = shard.backward;
+        backward.context = context;
+        ferry_context_clear(context);
+        check_status(job->c, rank, ferry_backward(r.layer, &backward), FERRY_E_STATE,
+                     "a backward of a context that was cleared");
         shard.backward.dweights = NULL;
         memset(&shard.backward.grads, 0, sizeof shard.backward.grads);
-        if (check_rank_backward(&r, &shard, context, NULL)) check_shard_gather(&shard, job->result);
+        if (check_rank_forward(&r, &shard, context, NULL) && check_rank_backward(&r, &shard, context, NULL))
+            check_shard_gather(&shard, job->result);
     }
     ferry_context_destroy(context);
     check_shard_free(&shard);

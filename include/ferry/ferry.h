@@ -344,9 +344,14 @@ FERRY_API int64_t ferry_layer_expert_id(const ferry_layer *layer, int rank, int6
  * of the shared expert). `memory` (of plan.context_memory_bytes, aligned to 256) may be the caller's, who then keeps it
  * alive; NULL: the layer allocates it. A context may be used again after its backward, or destroyed without one.
  * Several may be in flight, their backwards in any order. Destroy before the layer.
+ *
+ * ferry_context_clear: the context holds nothing, as one just made. A forward that is refused leaves what is there, so
+ * a caller who gives the memory to others between two forwards clears the context. Local, beside calls in flight; NULL
+ * is allowed.
  */
 typedef struct ferry_context ferry_context;
 FERRY_API ferry_status ferry_context_create(ferry_layer *layer, void *memory, ferry_context **context);
+FERRY_API void ferry_context_clear(ferry_context *context);
 FERRY_API void ferry_context_destroy(ferry_context *context);
 
 /* gate, up: [I, H] per local expert; down: [H, I]. shared_*: one matrix each, [S, H], [S, H], [H, S]; BF16. */

@@ -30,6 +30,7 @@ _FUNCTIONS = {  # name: (result, arguments)
     "ferry_layer_local_experts": (_L, [_P, _I]),
     "ferry_layer_expert_id": (_L, [_P, _I, _L]),
     "ferry_context_create": (_I, [_P, _P, _P]),
+    "ferry_context_clear": (None, [_P]),
     "ferry_context_destroy": (None, [_P]),
     "ferry_forward_args_init": (None, [_P]),
     "ferry_forward": (_I, [_P, _P]),

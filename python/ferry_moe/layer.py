@@ -73,7 +73,7 @@ class Context(Unpicklable):
 class ContextKey(C.Structure):
     """The number of a context in memory that a tensor can be made of. The context goes with it: its memory at once; the
     rest is spared for the next one in the same place, as allocators give places again and making one takes the host
-    time. That still holds what its last forward left, but only a forward that fills it anew gives a key out."""
+    time."""
     _fields_ = [("number", C.c_int64)]
 
     def __del__(self):
@@ -90,6 +90,7 @@ def new_context(layer, memory):
     if context is None:
         context = Context(layer, memory)
     else:
+        load_library().ferry_context_clear(context.pointer)
         context.layer, context.memory, context.dynamic, context.rows = layer, memory, False, None
     number = next(_numbers)
     _contexts[number] = context

@@ -21,6 +21,10 @@ ferry_status ferry_context_create(ferry_layer *layer, void *memory, ferry_contex
     return FERRY_OK;
 }
 
+void ferry_context_clear(ferry_context *context) {
+    if (context) context->phase = FY_CONTEXT_EMPTY;
+}
+
 void ferry_context_destroy(ferry_context *context) {
     if (context == NULL) return;
     ferry_layer *layer = context->layer;

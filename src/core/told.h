@@ -14,8 +14,8 @@ typedef struct fy_told {
     size_t size;
 } fy_told;
 
-/* Whether the parts, one behind the other, are what was told last; they are from now on. Without memory to remember
- * them they never are. */
+/* Whether the parts (one at least), one behind the other, are what was told last; they are from now on. Without memory
+ * to remember them they never are. */
 int fy_told_again(fy_told *told, void *const *part, const size_t *size, int parts);
 
 void fy_told_forget(fy_told *told);

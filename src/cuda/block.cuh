@@ -10,6 +10,8 @@
 #include "cuda/prim_barrier.cuh"
 #include "rules/tile.h"
 
+#include <stddef.h>
+
 enum {
     FY_A_BYTES = FY_TILE_M * FY_TILE_K * 2,
     FY_B_BYTES = FY_TILE_N * FY_TILE_K * 2,
@@ -46,6 +48,8 @@ enum {
     FY_SHARED_BYTES = FY_BLOCK_AT + (int)sizeof(fy_block)
 };
 
+static_assert(offsetof(fy_block, full) == 0 && offsetof(fy_block, empty) == FY_STAGES * 8,
+              "as multiply.cuh finds them");
 static_assert(sizeof(fy_block) <= 1024 && FY_SHARED_BYTES <= 232448, "a block has 227 KB of shared memory");
 static_assert(FY_GROUP_BYTES >= 2 * FY_PIECE_BYTES && FY_GROUP_BYTES % 1024 == 0, "pieces of h are swizzled by 1 KB");
 static_assert(FY_WORKS > FY_STAGES + 2, "a description may be overwritten while it is read");

@@ -49,6 +49,8 @@ typedef struct fy_backward_block {
     fy_backward_signal held[8]; /* of each consumer warp; registers are short there */
 } fy_backward_block;
 
+static_assert(offsetof(fy_backward_block, full) == 0 && offsetof(fy_backward_block, empty) == FY_STAGES * 8,
+              "as multiply.cuh finds them");
 static_assert(sizeof(fy_backward_block) <= sizeof(fy_block) || FY_BLOCK_AT + (int)sizeof(fy_backward_block) <= 232448,
               "a block has 227 KB of shared memory");
 

@@ -13,7 +13,8 @@
 
 #include <cuda_runtime.h>
 
-/* Gives the next node its arguments. */
+/* Gives the next node its arguments. Kernel, grid and shared memory of a node follow from them and from what is fixed
+ * in a layer, so the same arguments need nothing new. */
 template <class... Arguments>
 static inline cudaError_t fy_tell(fy_launcher *to, void (*kernel)(Arguments...), int blocks, int threads, size_t shared,
                                   const Arguments &...arguments) {

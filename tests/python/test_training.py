@@ -9,7 +9,7 @@ from reference import Case, apart, contexts
 from torch.utils.checkpoint import checkpoint
 
 import ferry_moe
-from ferry_moe import FerryError, moe
+from ferry_moe import FerryError, functional, moe
 from ferry_moe.layer import new_context
 
 
@@ -141,6 +141,23 @@ def test_contexts_in_the_same_place_are_like_new_ones(group, device):
         with pytest.raises(ValueError, match="x is"):
             moe(case.x[:, :32], case.ids, case.weights, case.gate_up, case.down, layer=layer)
         assert not contexts(layer)
+
+
+def test_a_context_in_the_same_place_is_empty(group, device):
+    """Its memory has been somebody else's since: what the last forward left there may not be read."""
+    case = Case(device)
+    layer = group.layer(max_tokens=64, **case.sizes)
+    room = torch.empty(layer.context_bytes + 256, dtype=torch.uint8, device=device)
+    context, key = new_context(layer, room)
+    weights = case.gate_up.detach(), case.down.detach()
+    out = functional.forward(layer, case.x.detach(), case.ids, case.weights.detach(), *weights, context=context)
+    functional.backward(layer, context, case.dout, *weights, dx=torch.empty_like(out))
+    del key
+    room.fill_(0xff)
+    again, key = new_context(layer, room)
+    assert again is context
+    with pytest.raises(FerryError, match="the context is empty"):
+        functional.backward(layer, again, case.dout, *weights, dx=torch.empty_like(out))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
