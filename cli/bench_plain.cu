@@ -49,8 +49,8 @@ FY_DEVICE void store_tile(const bench_plain &p, const float (&sums)[128], place 
         fy_group_sync(group + 1);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            int chunk = j * 2 + (lane >> 4), f = piece * 32 + j * 8;
-            fy_store_matrices(fy_shared_address(buffer) + row * 128 + ((chunk ^ (row & 7)) << 4),
+            int f = piece * 32 + j * 8;
+            fy_store_matrices(fy_shared_address(buffer) + fy_box_at(row, j * 2 + (lane >> 4)),
                               fy_pack(sums[f], sums[f + 1]), fy_pack(sums[f + 2], sums[f + 3]),
                               fy_pack(sums[f + 4], sums[f + 5]), fy_pack(sums[f + 6], sums[f + 7]));
         }
@@ -79,10 +79,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) bench_plain_kernel(const __grid
     extern __shared__ __align__(1024) uint8_t shared[];
     fy_block *block = fy_block_of(shared);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < FY_STAGES; i++) {
-            fy_barrier_init(&block->full[i], 1);
-            fy_barrier_init(&block->empty[i], 2);
-        }
+        fy_open_stages(block->full, block->empty);
         fy_barrier_init_fence();
     }
     __syncthreads();

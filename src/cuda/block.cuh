@@ -61,6 +61,32 @@ FY_DEVICE uint8_t *fy_group_buffer(uint8_t *shared, int group) {
 }
 FY_DEVICE fy_block *fy_block_of(uint8_t *shared) { return (fy_block *)(shared + FY_BLOCK_AT); }
 
+/* Position in the ring of stages. */
+typedef struct fy_stage {
+    int index;
+    uint32_t parity;
+} fy_stage;
+
+FY_DEVICE void fy_next_stage(fy_stage &s) {
+    if (++s.index == FY_STAGES) {
+        s.index = 0;
+        s.parity ^= 1;
+    }
+}
+
+FY_DEVICE int fy_stage_before(const fy_stage &s) { return (s.index + FY_STAGES - 1) % FY_STAGES; }
+
+/* Barriers of the stages: one thread fills a stage, one of each consumer warpgroup gives it back. */
+FY_DEVICE void fy_open_stages(uint64_t *full, uint64_t *empty) {
+    for (int i = 0; i < FY_STAGES; i++) {
+        fy_barrier_init(&full[i], 1);
+        fy_barrier_init(&empty[i], 2);
+    }
+}
+
+/* The byte of column group `chunk` (8 columns) of row `row` in a swizzled box. */
+FY_DEVICE uint32_t fy_box_at(int row, int chunk) { return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4)); }
+
 /* Blocks of 64 rows that a tile's rows fill: the second warpgroup has no work where this is 1. */
 FY_DEVICE int fy_tile_blocks_used(int rows) { return rows > FY_BLOCK_ROWS ? 2 : 1; }
 

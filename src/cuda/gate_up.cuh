@@ -12,9 +12,6 @@
 #include "cuda/prim_matrix.cuh"
 #include "rules/swiglu.h"
 
-/* The byte of column group `chunk` (8 columns) of row `row` in a swizzled box. */
-FY_DEVICE uint32_t fy_box_at(int row, int chunk) { return (uint32_t)(row * 128 + ((chunk ^ (row & 7)) << 4)); }
-
 /* Two neighbours of a piece. Without a limit they are only rounded: choosing a side takes more time than all the rest.
  */
 template <bool CLAMPED>

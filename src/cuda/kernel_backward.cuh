@@ -68,10 +68,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1)
     extern __shared__ __align__(1024) uint8_t shared[];
     fy_backward_block *block = fy_backward_block_of(shared);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < FY_STAGES; i++) {
-            fy_barrier_init(&block->full[i], 1);
-            fy_barrier_init(&block->empty[i], 2);
-        }
+        fy_open_stages(block->full, block->empty);
         for (int i = 0; i < 2; i++) fy_barrier_init(&block->old[i], 1);
         fy_barrier_init(&block->chosen, 1);
         fy_barrier_init(&block->begun, 1);

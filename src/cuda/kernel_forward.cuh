@@ -20,10 +20,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     extern __shared__ __align__(1024) uint8_t shared[];
     fy_block *block = fy_block_of(shared);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < FY_STAGES; i++) {
-            fy_barrier_init(&block->full[i], 1);
-            fy_barrier_init(&block->empty[i], 2);
-        }
+        fy_open_stages(block->full, block->empty);
         fy_barrier_init_fence();
     }
     fy_trace_open(c);
@@ -31,7 +28,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     cudaGridDependencySynchronize();
     if (c.table.state->skip) return;
     /* One warpgroup that feeds, pulls and sums, two that multiply: 128 and 256 threads share 384 times 168 registers.
-     * A trace takes some of the latter's. */
+     * Traced, those that multiply need more for their times, and the first one sums with fewer. */
     int group = threadIdx.x / 128, warp = threadIdx.x / 32;
     bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */
     if (group == 0) {

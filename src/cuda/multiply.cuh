@@ -10,21 +10,6 @@
 #include "cuda/block.cuh"
 #include "cuda/prim_wgmma.cuh"
 
-/* Position in the ring of stages. */
-typedef struct fy_stage {
-    int index;
-    uint32_t parity;
-} fy_stage;
-
-FY_DEVICE void fy_next_stage(fy_stage &s) {
-    if (++s.index == FY_STAGES) {
-        s.index = 0;
-        s.parity ^= 1;
-    }
-}
-
-FY_DEVICE int fy_stage_before(const fy_stage &s) { return (s.index + FY_STAGES - 1) % FY_STAGES; }
-
 /* A warpgroup's operands in stage 0, the same in all lanes. */
 typedef struct fy_operands {
     uint32_t a, b;
@@ -68,6 +53,17 @@ FY_DEVICE void fy_multiply(float (&acc)[128], const fy_operands &operands, fy_st
     }
     fy_product_wait<0>();
     if (tells) fy_barrier_arrive_at(empty + last * 8);
+}
+
+/* Stages that this warpgroup has no part in. */
+FY_DEVICE void fy_pass_stages(uint64_t *full, uint64_t *empty, fy_stage &stage, int group, int thread, int steps) {
+    for (int k = 0; k < steps; k++) {
+        fy_barrier_wait(&full[stage.index], stage.parity);
+        /* No product keeps the four warps together here: one that stays behind would miss a phase. */
+        fy_group_sync(group + 1);
+        if (thread == 0) fy_barrier_arrive(&empty[stage.index]);
+        fy_next_stage(stage);
+    }
 }
 
 #endif

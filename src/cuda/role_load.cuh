@@ -91,17 +91,17 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
     fy_block *block = fy_block_of(shared);
     fy_gpu_state *state = c.table.state;
     fy_tickets tickets = fy_tickets_open(c, c.table.unit, state->units, state->take_product);
-    int stage = 0, number = 0;
-    uint32_t parity = 0;
+    fy_stage at = {0, 0};
+    int number = 0;
     fy_work w = fy_take_product(c, tickets);
     bool can_run = false;
     int blocks = state->blocks;
     for (;;) {
         if (w.kind != FY_END && !can_run && !fy_tile_can_run(c, w, blocks, false)) w.kind = FY_END;
-        fy_barrier_wait(&block->empty[stage], parity ^ 1);
+        fy_barrier_wait(&block->empty[at.index], at.parity ^ 1);
         block->work[number % FY_WORKS] = w;
         if (w.kind == FY_END) {
-            fy_barrier_arrive(&block->full[stage]);
+            fy_barrier_arrive(&block->full[at.index]);
             return;
         }
         const fy_gpu_maps *maps = fy_is_shared(w.kind) ? &c.shared_expert : &c.routed;
@@ -133,18 +133,16 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
         can_run = false;
         fy_trace_begin(0, fy_rows_of(w));
         for (int k = 0; k < depth; k++) {
-            if (k > 0) fy_barrier_wait(&block->empty[stage], parity ^ 1);
-            uint64_t *full = &block->full[stage];
+            if (k > 0) fy_barrier_wait(&block->empty[at.index], at.parity ^ 1);
+            uint64_t *full = &block->full[at.index];
             fy_barrier_arrive_expecting(full, half ? FY_STAGE_BYTES - FY_A_BYTES / 2 : FY_STAGE_BYTES);
-            uint8_t *to_b = fy_stage_b(shared, stage);
-            fy_load_box2(fy_stage_a(shared, stage), a, full, k * FY_TILE_K, row);
-            if (apart && !half) fy_load_box2(fy_stage_a(shared, stage) + FY_A_BYTES / 2, a1, full, k * FY_TILE_K, row1);
+            uint8_t *to_b = fy_stage_b(shared, at.index);
+            fy_load_box2(fy_stage_a(shared, at.index), a, full, k * FY_TILE_K, row);
+            if (apart && !half)
+                fy_load_box2(fy_stage_a(shared, at.index) + FY_A_BYTES / 2, a1, full, k * FY_TILE_K, row1);
             fy_load_box3(to_b, b0, full, k * FY_TILE_K, column, matrix);
             if (make) fy_load_box3(to_b + FY_B_BYTES / 2, b1, full, k * FY_TILE_K, column, matrix);
-            if (++stage == FY_STAGES) {
-                stage = 0;
-                parity ^= 1;
-            }
+            fy_next_stage(at);
             /* The next ticket, while the stages are full; a look at its inputs as late as it holds up no step. */
             if (k == min(depth, (int)FY_STAGES) - 1) w = fy_take_product(c, tickets);
             if (k >= FY_STAGES && k == depth - FY_LOOK_STEPS)

@@ -22,22 +22,14 @@ enum { FY_CHOOSE_AT = 8 }; /* a tile's stages that are left to feed when the nex
 typedef struct fy_feed {
     fy_backward_block *block;
     uint8_t *shared;
-    int stage;
-    uint32_t parity;
+    fy_stage at;
     int until_next;
 } fy_feed;
 
 /* Once the stage is empty. */
 FY_DEVICE void fy_feed_open(fy_feed &f) {
     if (f.until_next-- == 0) fy_barrier_arrive(&f.block->begun);
-    fy_barrier_wait(&f.block->empty[f.stage], f.parity ^ 1);
-}
-
-FY_DEVICE void fy_feed_next(fy_feed &f) {
-    if (++f.stage == FY_STAGES) {
-        f.stage = 0;
-        f.parity ^= 1;
-    }
+    fy_barrier_wait(&f.block->empty[f.at.index], f.at.parity ^ 1);
 }
 
 /* Row of a block of x, g or u in its map: `*saved` says which of the two. */
@@ -52,15 +44,15 @@ FY_DEVICE void fy_feed_rows(fy_feed &f, const CUtensorMap *a, int row, int used,
 #pragma unroll 1
     for (int k = 0; k < steps; k++) {
         fy_feed_open(f);
-        uint64_t *full = &f.block->full[f.stage];
-        uint8_t *to_a = fy_stage_a(f.shared, f.stage), *to_b = fy_stage_b(f.shared, f.stage);
+        uint64_t *full = &f.block->full[f.at.index];
+        uint8_t *to_a = fy_stage_a(f.shared, f.at.index), *to_b = fy_stage_b(f.shared, f.at.index);
         fy_barrier_arrive_expecting(full, FY_STAGE_BYTES - (2 - used) * FY_BOX_BYTES);
         fy_load_box2(to_a, a, full, k * FY_TILE_K, row);
         if (used == 2) fy_load_box2(to_a + FY_BOX_BYTES, a, full, k * FY_TILE_K, row + FY_BLOCK_ROWS);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             fy_load_box3(to_b + i * FY_BOX_BYTES, w, full, column + i * 64, k * FY_TILE_K, matrix);
-        fy_feed_next(f);
+        fy_next_stage(f.at);
     }
 }
 
@@ -70,8 +62,8 @@ FY_DEVICE void fy_feed_blocks(fy_feed &f, const CUtensorMap *a, int a_column, in
 #pragma unroll 1
     for (int k = 0; k < steps; k++) {
         fy_feed_open(f);
-        uint64_t *full = &f.block->full[f.stage];
-        uint8_t *to_a = fy_stage_a(f.shared, f.stage), *to_b = fy_stage_b(f.shared, f.stage);
+        uint64_t *full = &f.block->full[f.at.index];
+        uint8_t *to_a = fy_stage_a(f.shared, f.at.index), *to_b = fy_stage_b(f.shared, f.at.index);
         fy_barrier_arrive_expecting(full, FY_STAGE_BYTES);
 #pragma unroll
         for (int i = 0; i < 2; i++) fy_load_box2(to_a + i * FY_BOX_BYTES, a, full, a_column + i * 64, a_row);
@@ -79,7 +71,7 @@ FY_DEVICE void fy_feed_blocks(fy_feed &f, const CUtensorMap *a, int a_column, in
         for (int i = 0; i < 4; i++) fy_load_box2(to_b + i * FY_BOX_BYTES, w, full, w_column + i * 64, w_row);
         a_row += FY_BLOCK_ROWS;
         w_row += FY_BLOCK_ROWS;
-        fy_feed_next(f);
+        fy_next_stage(f.at);
     }
 }
 
@@ -89,8 +81,8 @@ FY_DEVICE void fy_feed_weight(fy_feed &f, const fy_gpu_call &c, const fy_gpu_bac
     int m = t.m * FY_TILE_M, n = t.column * FY_TILE_N;
     if (t.depth == 0) { /* an expert without rows: one stage, to carry the description */
         fy_feed_open(f);
-        fy_barrier_arrive(&f.block->full[f.stage]);
-        fy_feed_next(f);
+        fy_barrier_arrive(&f.block->full[f.at.index]);
+        fy_next_stage(f.at);
     } else if (t.which == FY_TASK_DOWN) {
         fy_feed_blocks(f, &maps.dout, m, row, &maps.wh, n, row, t.depth);
     } else {
@@ -113,8 +105,8 @@ FY_DEVICE void fy_feed_remake(fy_feed &f, const fy_gpu_call &c, const fy_gpu_bac
 #pragma unroll 1
     for (int k = 0; k < t.depth; k++) {
         fy_feed_open(f);
-        uint64_t *full = &f.block->full[f.stage];
-        uint8_t *to_a = fy_stage_a(f.shared, f.stage), *to_b = fy_stage_b(f.shared, f.stage);
+        uint64_t *full = &f.block->full[f.at.index];
+        uint8_t *to_a = fy_stage_a(f.shared, f.at.index), *to_b = fy_stage_b(f.shared, f.at.index);
         fy_barrier_arrive_expecting(full, FY_STAGE_BYTES - (2 - used) * FY_BOX_BYTES);
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -123,7 +115,7 @@ FY_DEVICE void fy_feed_remake(fy_feed &f, const fy_gpu_call &c, const fy_gpu_bac
         for (int i = 0; i < 4; i++)
             fy_load_box3(to_b + i * FY_BOX_BYTES, i < 2 ? gate : up, full, k * FY_TILE_K,
                          t.column * FY_HALF_N + i % 2 * 64, matrix);
-        fy_feed_next(f);
+        fy_next_stage(f.at);
     }
 }
 
@@ -136,8 +128,8 @@ FY_DEVICE void fy_feed_gate_up(fy_feed &f, const fy_gpu_call &c, const fy_gpu_ba
 #pragma unroll 1
     for (int s = 0; s < FY_GRAD_STEPS; s++) {
         fy_feed_open(f);
-        uint64_t *full = &f.block->full[f.stage];
-        uint8_t *to = fy_stage_a(f.shared, f.stage);
+        uint64_t *full = &f.block->full[f.at.index];
+        uint8_t *to = fy_stage_a(f.shared, f.at.index);
         fy_barrier_arrive_expecting(full, 2 * used * FY_BOX_BYTES);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -145,7 +137,7 @@ FY_DEVICE void fy_feed_gate_up(fy_feed &f, const fy_gpu_call &c, const fy_gpu_ba
             fy_load_box2(to + i * FY_BOX_BYTES, &maps.g[saved[i]], full, t.column * FY_TILE_N + s * 64, row[i]);
             fy_load_box2(to + (2 + i) * FY_BOX_BYTES, &maps.u[saved[i]], full, t.column * FY_TILE_N + s * 64, row[i]);
         }
-        fy_feed_next(f);
+        fy_next_stage(f.at);
     }
 }
 
@@ -179,7 +171,7 @@ FY_DEVICE void fy_feed_task(fy_feed &f, const fy_gpu_call &c, const fy_gpu_backw
 }
 
 FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared) {
-    fy_feed f = {fy_backward_block_of(shared), shared, 0, 0, -1};
+    fy_feed f = {fy_backward_block_of(shared), shared, {0, 0}, -1};
     for (int number = 0;; number++) {
         fy_trace_begin(0, -1);
         fy_barrier_wait(&f.block->chosen, number & 1);
@@ -187,9 +179,9 @@ FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward
         fy_fence_async();
         const fy_task &t = f.block->task[number % FY_WORKS];
         fy_feed_open(f);
-        f.block->first[f.stage] = number % FY_WORKS;
+        f.block->first[f.at.index] = number % FY_WORKS;
         if (t.kind == FY_LAST) {
-            fy_barrier_arrive(&f.block->full[f.stage]);
+            fy_barrier_arrive(&f.block->full[f.at.index]);
             return;
         }
         f.until_next = max(0, fy_stages_of(t) - FY_CHOOSE_AT);

@@ -57,10 +57,10 @@ FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work
         fy_group_sync(group + 1);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            int chunk = j * 2 + (lane >> 4), f = piece * 32 + j * 8;
-            fy_store_matrices(fy_shared_address(to) + row * 128 + ((chunk ^ (row & 7)) << 4),
-                              fy_pack(acc[f], acc[f + 1]), fy_pack(acc[f + 2], acc[f + 3]),
-                              fy_pack(acc[f + 4], acc[f + 5]), fy_pack(acc[f + 6], acc[f + 7]));
+            int f = piece * 32 + j * 8;
+            fy_store_matrices(fy_shared_address(to) + fy_box_at(row, j * 2 + (lane >> 4)), fy_pack(acc[f], acc[f + 1]),
+                              fy_pack(acc[f + 2], acc[f + 3]), fy_pack(acc[f + 4], acc[f + 5]),
+                              fy_pack(acc[f + 6], acc[f + 7]));
         }
         fy_fence_async_shared();
         fy_group_sync(group + 1);
@@ -103,13 +103,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         if (w.kind == FY_END) break;
         bool active = group * FY_BLOCK_ROWS < w.rows;
         if (!active) {
-            for (int k = 0; k < w.depth; k++) {
-                fy_barrier_wait(&block->full[stage.index], stage.parity);
-                /* No product keeps the four warps together here: one that stays behind would miss a phase. */
-                fy_group_sync(group + 1);
-                if (thread == 0) fy_barrier_arrive(&block->empty[stage.index]);
-                fy_next_stage(stage);
-            }
+            fy_pass_stages(block->full, block->empty, stage, group, thread, w.depth);
             if (held.kind != FY_END) fy_send_signal(c, held, thread);
             continue;
         }

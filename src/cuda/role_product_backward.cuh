@@ -62,18 +62,6 @@ FY_DEVICE void fy_multiply_task(const fy_gpu_call &c, const fy_gpu_backward &b, 
     });
 }
 
-/* Stages that this warpgroup has no part in. */
-FY_DEVICE void fy_pass_stages(uint8_t *shared, fy_stage &stage, int group, int thread, int steps) {
-    fy_backward_block *block = fy_backward_block_of(shared);
-    for (int k = 0; k < steps; k++) {
-        fy_barrier_wait(&block->full[stage.index], stage.parity);
-        /* No product keeps the four warps together here: one that stays behind would miss a phase. */
-        fy_group_sync(group + 1);
-        if (thread == 0) fy_barrier_arrive(&block->empty[stage.index]);
-        fy_next_stage(stage);
-    }
-}
-
 template <bool READY>
 FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared, int group) {
     fy_backward_block *block = fy_backward_block_of(shared);
@@ -96,7 +84,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
         int kind = fy_task_plain(t.kind);
         int products = kind == FY_DX ? 2 * t.depth : t.depth;
         if (t.rows <= group * FY_BLOCK_ROWS) {
-            fy_pass_stages(shared, stage, group, thread, fy_stages_of(t));
+            fy_pass_stages(block->full, block->empty, stage, group, thread, fy_stages_of(t));
             fy_send_backward_signal<READY>(c, b, shared);
             continue;
         }
@@ -104,7 +92,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
         /* Each kind has its whole way to itself: joined ones make the compiler move accumulators between products. */
         if (kind == FY_WEIGHT) {
             if (products == 0) {
-                fy_pass_stages(shared, stage, group, thread, fy_stages_of(t));
+                fy_pass_stages(block->full, block->empty, stage, group, thread, fy_stages_of(t));
                 fy_store_no_weight(c, b, t, buffer, group, thread);
                 if (READY) fy_send_backward_signal<READY>(c, b, shared); /* or the next one would take its place */
             } else if (!t.resumes) {
