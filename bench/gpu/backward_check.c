@@ -119,7 +119,7 @@ static void make_problem(void) {
 typedef struct rank_data {
     int rank, nranks, device, cuda, first, tokens;
     int64_t local, e0;
-    void *x[2], *dout[2], *ids[2], *router[2], *w[GRADS], *out, *dx, *dw, *grad[GRADS];
+    void *x[2], *dout[2], *ids[2], *router[2], *w[GRADS], *out, *dx, *dw, *grad[GRADS], *kept;
     int32_t *n;
     int f32;
     cudaStream_t stream;
@@ -150,6 +150,13 @@ static void *upload(const rank_data *d, const void *from, int64_t bytes) {
     void *p = room(d, bytes);
     copy(d, p, from, bytes);
     return p;
+}
+
+static void fill(const rank_data *d, void *p, int byte, int64_t bytes) {
+    if (d->cuda)
+        CUDA(cudaMemset(p, byte, (size_t)bytes));
+    else
+        memset(p, byte, (size_t)bytes);
 }
 
 static void drop(const rank_data *d, void *p) {
@@ -216,12 +223,17 @@ static void open_rank(rank_data *d, const ferry_bootstrap *bootstrap, int cuda, 
     d->back.dx = d->dx;
     d->back.dweights = d->dw;
     d->back.stream = d->stream;
+    /* One context is in the caller's memory, where everything is NaN that no forward has written. */
+    ferry_plan plan;
+    FERRY(ferry_layer_get_plan(d->layer, &plan));
+    d->kept = room(d, plan.context_memory_bytes);
+    fill(d, d->kept, 0xff, plan.context_memory_bytes);
     for (int b = 0; b < 2; b++) {
         d->x[b] = upload(d, x[b] + (int64_t)d->first * H, (int64_t)d->tokens * H * 2);
         d->dout[b] = upload(d, dout[b] + (int64_t)d->first * H, (int64_t)d->tokens * H * 2);
         d->ids[b] = upload(d, ids[b] + (int64_t)d->first * K, (int64_t)d->tokens * K * 8);
         d->router[b] = upload(d, router[b] + (int64_t)d->first * K, (int64_t)d->tokens * K * 4);
-        FERRY(ferry_context_create(d->layer, NULL, &d->context[b]));
+        FERRY(ferry_context_create(d->layer, b == 0 ? d->kept : NULL, &d->context[b]));
         ferry_forward_args_init(&d->forward[b]);
         d->forward[b].num_tokens = d->n;
         d->forward[b].x = d->x[b];
@@ -249,6 +261,7 @@ static void close_rank(rank_data *d) {
         drop(d, d->w[g]);
         drop(d, d->grad[g]);
     }
+    drop(d, d->kept);
     drop(d, d->out);
     drop(d, d->dx);
     drop(d, d->dw);

@@ -290,7 +290,7 @@ struct Bench {
         CHECK(cudaMemset(r.at.own_x, 0, fy_round_to_blocks(p.N) * p.H * 2));
         put(r.at.own_x, x, (size_t)p.N * p.H * 2);
         int64_t saved = std::min(s.context_rows, blocks * 64);
-        std::vector<uint16_t> hx((size_t)p.N * p.H), rows_x((size_t)saved * p.H, 0xffff);
+        std::vector<uint16_t> hx((size_t)p.N * p.H), rows_x((size_t)saved * p.H, 0);
         put(hx.data(), x, hx.size() * 2);
         for (int64_t i = 0; i < saved; i++)
             if (row_token[i] >= 0) memcpy(&rows_x[i * p.H], &hx[(size_t)row_token[i] * p.H], p.H * 2);

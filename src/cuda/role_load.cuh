@@ -74,8 +74,7 @@ FY_DEVICE bool fy_tile_can_run(const fy_gpu_call &c, const fy_work &w, int block
     bool ok = true;
     for (int b = 0; b < used && ok; b++) {
         if (w.kind == FY_MAKE) {
-            uint32_t rows = min(w.rows - b * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS);
-            ok = reached(&c.table.pulled[w.counter + b], rows, FY_AT_PULLED);
+            ok = reached(&c.table.pulled[w.counter + b], FY_BLOCK_ROWS, FY_AT_PULLED);
             int before = w.counter + b + c.ring_blocks;
             if (ok && before < blocks) ok = reached(&c.table.sent[before], pieces, FY_AT_MADE_SPACE);
         } else if (!fy_is_make(w.kind)) {

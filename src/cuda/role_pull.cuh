@@ -3,17 +3,18 @@
  * The pull of token rows: warps take tickets of FY_PULL_ROWS rows in walk order and copy tokens from their owners'
  * staged memory into the x ring. A token that several rows of one macrobatch want is read once, by the ticket of its
  * first row there, and stored to all of them (fan-out). The rows at the head of the walk are an exception: all warps of
- * all blocks bring them, each for itself, so that the products begin as soon as they can.
+ * all blocks bring them, each for itself, so that the products begin as soon as they can. Padding rows become zeros.
  * Reads: tile table, source[row], slot_row, staged x of all ranks (or the caller's x).
  * Writes: x ring; with a context the rows that it saves there.
  * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
  *           the head.
- * Publishes: pulled[block], rows.
+ * Publishes: pulled[block], rows, padding included.
  * Registers: the producer warpgroup's 88: eight 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
 #define FERRY_CUDA_ROLE_PULL_CUH
 
+#include "cuda/pulled.cuh"
 #include "cuda/trace.cuh"
 
 /* The ring row of a padded row is free once the macrobatch walked before has read it. */
@@ -61,13 +62,26 @@ FY_DEVICE int fy_row_along(const fy_gpu_call &c, int rank, int slot, int row, in
     return mine >= 0 && !head && mine / ring_rows == row / ring_rows ? mine : -1;
 }
 
+/* Zeros in rows [first, end) of one block. False: the call is over. */
+template <bool KEEP>
+FY_DEVICE bool fy_pull_padding(const fy_gpu_call &c, int first, int end, int lane) {
+    fy_trace_begin(1, first / FY_BLOCK_ROWS);
+    bool room = __all_sync(0xffffffffu, lane > 0 || fy_wait_for_ring(c, first));
+    fy_trace_end(1, FY_AT_PULL_SPACE);
+    if (!room) return false;
+    bool saved = KEEP && first / FY_BLOCK_ROWS < c.context_blocks;
+    int64_t place = saved ? first : first % (c.ring_blocks * FY_BLOCK_ROWS);
+    fy_zero_rows((saved ? c.saved_x : c.table.x_ring) + place * c.hidden, end - first, c.hidden / 8, lane);
+    return true;
+}
+
 /* The rows of one ticket of ROWS rows. False: the call is over. */
 template <int ROWS, bool KEEP>
 FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, int lane) {
     const int per_tile = FY_TILE_M / ROWS;
     int4 tile = *(const int4 *)&c.table.tile[ticket / per_tile];
-    int first = ticket % per_tile * ROWS, row = tile.y + first, rows = min(tile.z - first, ROWS);
-    if (rows <= 0) return true;
+    int first = ticket % per_tile * ROWS, row = tile.y + first, rows = max(0, min(tile.z - first, ROWS));
+    if (first >= (int)fy_round_to_blocks(tile.z)) return true;
     fy_trace_begin(0, row / FY_BLOCK_ROWS);
     int2 source = make_int2(0, 0);
     if (lane < rows) source = *(const int2 *)&c.table.source[row + lane];
@@ -84,6 +98,10 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
         for (int r = 0; r < ROWS; r++)
             if (__any_sync(0xffffffffu, along[r] >= 0 && along[r] < row + r)) due &= ~(1u << r);
     }
+    if (rows < ROWS) {
+        if (!fy_pull_padding<KEEP>(c, row + rows, row + ROWS, lane)) return false;
+        if (fan_out) fy_signal_pulled(c, lane == 0 ? row : -1, ROWS - rows);
+    }
     for (; due; due &= due - 1) {
         int r = __ffs(due) - 1;
         int rank = __shfl_sync(0xffffffffu, source.x, r), slot = __shfl_sync(0xffffffffu, source.y, r);
@@ -97,11 +115,9 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
                                   : (const uint4 *)(c.x + token * c.x_stride);
         fy_pull_row<KEEP>(c, x, __ballot_sync(0xffffffffu, mine >= 0), mine, lane);
         if (lane == 0) fy_add_relaxed_gpu(rank == c.rank ? &c.table.state->pulls : &c.table.state->remote_pulls, 1);
-        fy_fence_async();
-        __syncwarp();
-        fy_fence_gpu();
-        if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], 1);
+        if (fan_out) fy_signal_pulled(c, mine, 1);
     }
+    if (!fan_out) fy_signal_pulled(c, lane == 0 ? row : -1, ROWS);
     fy_trace_end(0, FY_MARK_PULL);
     return true;
 }

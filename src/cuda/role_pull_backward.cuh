@@ -4,10 +4,9 @@
  * rows of dout, and of x where neither the context nor the ring has it, from their owners' staged memory into the
  * ring. A token that several rows of one macrobatch want is read once and stored to all of them. The router weight of
  * every row comes along. The rows at the head of the walk are an exception: all warps bring them, in small tickets.
- * Rows between an expert's last row and the end of its block become zeros in dout and x, which weight gradients
- * contract over.
+ * Padding rows of what is brought become zeros.
  * Reads: tile table, source[row], slot_row; staged dout, x and weights of all ranks.
- * Writes: dout ring, x ring (padding rows of x also in the context), weight_ring.
+ * Writes: dout ring, x ring, weight_ring.
  * Waits on: made[block], sent[block] and gathered[segment of the block] of the macrobatch before: nobody reads the ring
  *           rows any more that this macrobatch's pulls and products overwrite.
  * Publishes: pulled[block]: one for each row, padding included, and one for its weight.
@@ -17,6 +16,7 @@
 #define FERRY_CUDA_ROLE_PULL_BACKWARD_CUH
 
 #include "cuda/block_backward.cuh"
+#include "cuda/pulled.cuh"
 #include "cuda/trace.cuh"
 
 /* The ring rows of a block are free once the macrobatch walked before is done with them. */
@@ -61,29 +61,18 @@ FY_DEVICE void fy_pull_row_to(uint16_t *to_ring, const uint4 *from, int row16, u
     }
 }
 
-FY_DEVICE void fy_zero_row(uint16_t *row, int row16, int lane) {
-#pragma unroll 1
-    for (int i = lane; i < row16; i += 32) __stcg((uint4 *)row + i, make_uint4(0, 0, 0, 0));
-}
-
 /* A ticket's own part: weights of its `count` rows, and zeros in those that are padding, behind `rows`. */
 FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, int row, int rows, int count,
-                               int2 source, int lane) {
+                               int2 source, bool fan_out, int lane) {
     int ring_row = row % (c.ring_blocks * FY_BLOCK_ROWS), row16 = c.hidden / 8;
     float weight = 0.0f;
     if (lane < rows) weight = __ldcg((const float *)(c.peer[source.x] + b.at.weights) + source.y);
     if (lane < count) __stcg(b.table.weight_ring + ring_row + lane, weight);
-    uint16_t *x = fy_is_saved(b, row / FY_BLOCK_ROWS) ? b.context.x + fy_wide(row, c.hidden)
-                                                      : c.table.x_ring + fy_wide(ring_row, c.hidden);
-#pragma unroll 1
-    for (int r = rows; r < count; r++) {
-        fy_zero_row(b.table.dout_ring + fy_wide(ring_row + r, c.hidden), row16, lane);
-        fy_zero_row(x + fy_wide(r, c.hidden), row16, lane);
-    }
-    fy_fence_async();
-    __syncwarp();
-    fy_fence_gpu();
-    if (lane == 0) fy_add_relaxed_gpu(&c.table.pulled[row / FY_BLOCK_ROWS], 2 * count - rows);
+    uint64_t padding = fy_wide(ring_row + rows, c.hidden);
+    fy_zero_rows(b.table.dout_ring + padding, count - rows, row16, lane);
+    if (fy_is_missing(c, b, row / FY_BLOCK_ROWS, b.table.state->ringed != 0))
+        fy_zero_rows(c.table.x_ring + padding, count - rows, row16, lane);
+    if (fan_out) fy_signal_pulled(c, lane == 0 ? row : -1, 2 * count - rows);
 }
 
 /* Lane k: the row that slot k of the token has here, if the pull of `row` may bring it: in the same macrobatch, and not
@@ -127,7 +116,7 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
     bool room = __all_sync(0xffffffffu, lane > 0 || fy_wait_for_backward_ring(c, b, row / FY_BLOCK_ROWS));
     fy_trace_end(1, FY_AT_BACKWARD_SPACE);
     if (!room) return false;
-    fy_pull_weights(c, b, row, rows, count, source, lane);
+    fy_pull_weights(c, b, row, rows, count, source, fan_out, lane);
 #pragma unroll 1
     for (; due; due &= due - 1) {
         int r = __ffs(due) - 1, row16 = c.hidden / 8;
@@ -151,11 +140,9 @@ FY_DEVICE bool fy_pull_backward_ticket(const fy_gpu_call &c, const fy_gpu_backwa
             if (lane == 0) fy_add_relaxed_gpu(rank == c.rank ? &b.table.state->pulls : &b.table.state->remote_pulls, 1);
             fy_pull_row_to(x ? c.table.x_ring : b.table.dout_ring, from, row16, wanted, ring_row, lane);
         }
-        fy_fence_async();
-        __syncwarp();
-        fy_fence_gpu();
-        if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], 1);
+        if (fan_out) fy_signal_pulled(c, mine, 1);
     }
+    if (!fan_out) fy_signal_pulled(c, lane == 0 ? row : -1, 2 * count);
     fy_trace_end(0, FY_MARK_PULL);
     return true;
 }

@@ -84,9 +84,10 @@ static void leave_of_forward() {
         for (int block = layer.first_block[e]; block < layer.first_block[e + 1]; block++) {
             bool saved = fy_is_saved(layer.back, block);
             if (fy_is_missing(layer.call, layer.back, block, layer.ringed)) continue;
-            int first = block * ROWS_OF_BLOCK;
-            int end = min(first + ROWS_OF_BLOCK, layer.first_block[e] * ROWS_OF_BLOCK + layer.rows[e]);
-            for (int row = first; row < end; row++) (saved ? layer.x_context : layer.x_ring).row(row) = row;
+            for (int r = 0; r < ROWS_OF_BLOCK; r++) {
+                int row = block * ROWS_OF_BLOCK + r;
+                (saved ? layer.x_context : layer.x_ring).row(row) = row;
+            }
             for (int piece = 0; piece < layer.inner_pieces; piece++) {
                 (saved ? layer.g_context : layer.g_ring).piece(block, piece) = block;
                 (saved ? layer.u_context : layer.u_ring).piece(block, piece) = block;

@@ -48,7 +48,7 @@ static void send(forward_signal &held) {
 static void check_operand(const fy_work &w, int group, int k, const uint8_t *a) {
     int block = w.row / ROWS_OF_BLOCK + group;
     if (w.kind == FY_MAKE) {
-        for (int row = w.row + group * ROWS_OF_BLOCK, r = 0; r < ROWS_OF_BLOCK && row + r < w.row + w.rows; r++)
+        for (int row = block * ROWS_OF_BLOCK, r = 0; r < ROWS_OF_BLOCK; r++)
             if (tag_of_row(a, r) != row + r)
                 fail("make of row %d, step %d: x is that of row %d", row + r, k, tag_of_row(a, r));
     } else if (!fy_is_make(w.kind) && tag_of_piece(a) != block) {

@@ -8,26 +8,23 @@
 
 enum { LANES = 32 };
 
-/* dout of a row, and x where it is missing; zeros of padding always. */
-static void put_row(int row, bool padding) {
+/* dout of a row, and x where it is missing. */
+static void put_row(int row) {
     int block = row / ROWS_OF_BLOCK;
     check_room(block, "a pulled row");
     layer.dout_ring.row(layer.ring_row(row)) = row;
-    if (padding && fy_is_saved(layer.back, block))
-        layer.x_context.row(row) = row;
-    else if (padding || fy_is_missing(layer.call, layer.back, block, layer.ringed))
-        layer.x_ring.row(layer.ring_row(row)) = row;
+    if (fy_is_missing(layer.call, layer.back, block, layer.ringed)) layer.x_ring.row(layer.ring_row(row)) = row;
 }
 
 /* Weights of all rows, zeros of those behind `rows`, which are padding. */
-static void put_weights(int row, int rows, int count) {
+static void put_weights(int row, int rows, int count, bool fan_out) {
     step();
     for (int r = 0; r < count; r++) {
         check_room(row / ROWS_OF_BLOCK, "a router weight");
         layer.weight_ring.row(layer.ring_row(row + r)) = row + r;
     }
-    for (int r = rows; r < count; r++) put_row(row + r, true);
-    fy_add_relaxed_gpu(&layer.call.table.pulled[row / ROWS_OF_BLOCK], 2 * count - rows);
+    for (int r = rows; r < count; r++) put_row(row + r);
+    if (fan_out) fy_add_relaxed_gpu(&layer.call.table.pulled[row / ROWS_OF_BLOCK], 2 * count - rows);
 }
 
 /* Which of `rows` rows are their tokens' first in the macrobatch; the others are brought with those. */
@@ -49,7 +46,7 @@ static void pull_ticket(int number_of_tile, int first, int count, bool fan_out) 
     if (first >= (int)fy_round_to_blocks(tile.rows)) return;
     uint32_t due = first_ones(row, rows, fan_out);
     fy_wait_for_backward_ring(c, layer.back, row / ROWS_OF_BLOCK);
-    put_weights(row, rows, count);
+    put_weights(row, rows, count, fan_out);
     for (; due; due &= due - 1) {
         int r = __ffs(due) - 1, mine[LANES];
         const fy_gpu_source &source = layer.source[row + r];
@@ -62,11 +59,12 @@ static void pull_ticket(int number_of_tile, int first, int count, bool fan_out) 
         for (int to : mine) {
             if (to < 0) continue;
             step();
-            put_row(to, false);
+            put_row(to);
         }
         for (int to : mine)
-            if (to >= 0) fy_add_relaxed_gpu(&c.table.pulled[to / ROWS_OF_BLOCK], 1);
+            if (fan_out && to >= 0) fy_add_relaxed_gpu(&c.table.pulled[to / ROWS_OF_BLOCK], 1);
     }
+    if (!fan_out) fy_add_relaxed_gpu(&c.table.pulled[row / ROWS_OF_BLOCK], 2 * count);
 }
 
 void pull_backward_head(int, int) {

@@ -35,8 +35,16 @@ static void pull_ticket(int ticket, int rows_of_ticket, bool fan_out) {
     const int per_tile = FY_TILE_M / rows_of_ticket;
     const fy_gpu_tile &tile = layer.tile[ticket / per_tile];
     int first = ticket % per_tile * rows_of_ticket, row = tile.row + first;
-    int rows = min(tile.rows - first, rows_of_ticket);
-    if (rows <= 0) return;
+    int rows = max(0, min(tile.rows - first, rows_of_ticket));
+    if (first >= (int)fy_round_to_blocks(tile.rows)) return;
+    if (rows < rows_of_ticket) { /* zeros of padding */
+        fy_wait_for_ring(c, row);
+        for (int r = rows; r < rows_of_ticket; r++) {
+            step();
+            put_x(row + r);
+        }
+        if (fan_out) fy_add_relaxed_gpu(&c.table.pulled[row / ROWS_OF_BLOCK], rows_of_ticket - rows);
+    }
     for (uint32_t due = first_ones(row, rows, fan_out); due; due &= due - 1) {
         int r = __ffs(due) - 1, mine[LANES];
         const fy_gpu_source &source = layer.source[row + r];
@@ -50,8 +58,9 @@ static void pull_ticket(int ticket, int rows_of_ticket, bool fan_out) {
             put_x(to);
         }
         for (int to : mine)
-            if (to >= 0) fy_add_relaxed_gpu(&c.table.pulled[to / ROWS_OF_BLOCK], 1);
+            if (fan_out && to >= 0) fy_add_relaxed_gpu(&c.table.pulled[to / ROWS_OF_BLOCK], 1);
     }
+    if (!fan_out) fy_add_relaxed_gpu(&c.table.pulled[row / ROWS_OF_BLOCK], rows_of_ticket);
 }
 
 void pull_forward_head(int, int) {

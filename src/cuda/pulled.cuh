@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the pulls of both directions share: how rows become known as pulled, and zeros in the rows between an expert's
+ * last row and the end of its block. Weight gradients contract over those; elsewhere they decide nothing, but what they
+ * hold is multiplied, and zeros take less power.
+ */
+#ifndef FERRY_CUDA_PULLED_CUH
+#define FERRY_CUDA_PULLED_CUH
+
+#include "cuda/block.cuh"
+
+/* What the warp has stored is there for whoever reads it with the copy engine: `count` more in the block of each lane's
+ * row `mine` (-1: none). */
+FY_DEVICE void fy_signal_pulled(const fy_gpu_call &c, int mine, int count) {
+    fy_fence_async();
+    __syncwarp();
+    fy_fence_gpu();
+    if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], count);
+}
+
+/* `rows` rows from `row`, by a warp. */
+FY_DEVICE void fy_zero_rows(uint16_t *row, int rows, int row16, int lane) {
+#pragma unroll 1
+    for (int i = lane; i < rows * row16; i += 32) __stcg((uint4 *)row + i, make_uint4(0, 0, 0, 0));
+}
+
+#endif
