@@ -67,6 +67,13 @@ FY_DEVICE uint32_t fy_multiprocessor(void) {
     return number;
 }
 
+/* Of the multiprocessor; only differences mean something. */
+FY_DEVICE uint32_t fy_clock(void) {
+    uint32_t t;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(t));
+    return t;
+}
+
 /* Nanoseconds of the device's global timer; ticks are coarse. */
 FY_DEVICE uint64_t fy_now(void) {
     uint64_t t;

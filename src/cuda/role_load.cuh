@@ -19,7 +19,12 @@
 #include "cuda/tickets.cuh"
 #include "cuda/trace.cuh"
 
-enum { FY_LOOK_STEPS = 3 }; /* before a tile's end its loading thread looks at the inputs of the next */
+enum {
+    FY_LOOK_STEPS = 3,     /* before a tile's end its loading thread looks at the inputs of the next */
+    FY_STEP_CLOCKS = 1024, /* of a whole tile's products */
+    FY_SHORT_DEPTH = 64,   /* steps of a contraction that tiles are through before they are far apart */
+    FY_FEW_TILES = 4       /* of a piece: its last one is much of what reads a column of weights */
+};
 
 FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
     fy_work w;
@@ -37,7 +42,7 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
         w.row = w.load_row = t * FY_TILE_M;
         w.rows = min(c.table.state->tokens - w.row, (int)FY_TILE_M);
         w.counter = c.max_blocks + t * FY_TILE_BLOCKS;
-        w.matrix = 0;
+        w.matrix = w.behind = 0;
     } else {
         int4 a = *(const int4 *)&c.table.tile[t];
         w.matrix = a.x;
@@ -45,6 +50,7 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
         w.rows = a.z;
         w.counter = w.row / FY_BLOCK_ROWS;
         w.load_row = (w.counter % c.ring_blocks) * FY_BLOCK_ROWS;
+        w.behind = t - a.w;
     }
     return w;
 }
@@ -129,9 +135,14 @@ FY_DEVICE void fy_load_role(const fy_gpu_call &c, uint8_t *shared) {
         }
         int row = w.load_row, column = w.column * (make ? FY_HALF_N : FY_TILE_N);
         int depth = w.depth;
+        /* A tile of few rows would run ahead of those before it, with which it shares columns of weights, and memory
+         * would be read once more for them. */
+        bool paced = half && w.behind > 0 && w.behind <= FY_FEW_TILES && depth > FY_SHORT_DEPTH;
+        uint32_t began = fy_clock();
         can_run = false;
         fy_trace_begin(0, fy_rows_of(w));
         for (int k = 0; k < depth; k++) {
+            while (paced && fy_clock() - began < (uint32_t)k * FY_STEP_CLOCKS) continue;
             if (k > 0) fy_barrier_wait(&block->empty[at.index], at.parity ^ 1);
             uint64_t *full = &block->full[at.index];
             fy_barrier_arrive_expecting(full, half ? FY_STAGE_BYTES - FY_A_BYTES / 2 : FY_STAGE_BYTES);
