@@ -35,7 +35,7 @@ typedef struct fy_work {
     int32_t counter;  /* index of the first block's counters */
     int32_t matrix;   /* coordinate in the weight maps */
     int32_t depth;    /* steps of 64 along the contraction */
-    int32_t behind;   /* tiles of its piece before it */
+    int32_t behind;   /* tiles of its piece before it, in its step */
 } fy_work;
 
 typedef struct fy_block {

@@ -50,7 +50,7 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
         w.rows = a.z;
         w.counter = w.row / FY_BLOCK_ROWS;
         w.load_row = (w.counter % c.ring_blocks) * FY_BLOCK_ROWS;
-        w.behind = t - a.w;
+        w.behind = t - max(a.w, unit.first_tile);
     }
     return w;
 }
