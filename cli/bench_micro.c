@@ -119,9 +119,12 @@ static int set_up(micro_rank *m, const ferry_bootstrap *bootstrap) {
     m->wrong = cli_device_alloc(&m->device, sizeof *m->wrong);
     m->ns = cli_device_alloc(&m->device, sizeof *m->ns);
     return good(m, "memory", m->device.why[0] ? m->device.why : NULL) &&
+           good_cuda(m, "loading kernels", micro_load()) &&
            good_cuda(m, "filling", micro_fill(m->memory, MICRO_ROWS, MICRO_ROW_BYTES, m->device.stream)) &&
            cli_device_wait(&m->device) &&
-           good(m, "gates", bench_lane_open(&m->lane, &m->device, m->job->gates, m->rank, m->ranks));
+           good(m, "gates", bench_lane_open(&m->lane, &m->device, m->job->gates, m->rank, m->ranks)) &&
+           /* What is behind a gate waits for all ranks, and an allocation may wait for what is on its GPU. */
+           good_status(m, "ferry_barrier", ferry_barrier(m->comm));
 }
 
 /* ---- Copies ---- */

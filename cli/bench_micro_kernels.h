@@ -20,6 +20,8 @@ typedef struct micro_copy {
     int peers, rows, row_bytes; /* bytes: a multiple of 512 */
 } micro_copy;
 
+/* Loads the kernels: loading one when it is first launched may wait for what runs on the GPU. */
+cudaError_t micro_load(void);
 /* Row r is filled with words that tell r and the place in the row. */
 cudaError_t micro_fill(void *memory, int rows, int row_bytes, cudaStream_t stream);
 cudaError_t micro_copy_rows(const micro_copy *c, int blocks, cudaStream_t stream);
