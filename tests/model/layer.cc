@@ -2,6 +2,7 @@
 /* The shape, the routing and the tables that both directions have. */
 #include "layer.h"
 
+#include "cuda/role_load.cuh"
 #include "cuda/role_schedule.cuh"
 #include "random.h"
 #include "scheduler.h"
@@ -27,6 +28,7 @@ static void draw_shape() {
     c.hidden = size(tiles(), FY_TILE_N);
     c.intermediate = size(tiles(), FY_HALF_N);
     if (layer.chains && tiny) c.hidden = max(c.hidden, 136); /* two row tiles of weights */
+    if (!layer.backward && chance(2)) c.hidden = size(FY_SHORT_DEPTH * FY_TILE_K / FY_TILE_N + 1, FY_TILE_N);
     if (layer.backward && chance(70)) c.intermediate = min(c.intermediate, 512);
     c.shared = chance(35) ? size(between(1, 5), FY_HALF_N) : 0;
     c.mini_tiles = between(layer.chains ? 2 : 1, chance(60) ? 2 : 6);

@@ -44,10 +44,10 @@ FY_DEVICE void fy_fence_map(const void *) {}
 
 FY_DEVICE uint32_t fy_multiprocessor() { return (uint32_t)current_block(); } /* one block on each */
 
-/* Time enough for whatever somebody keeps to. */
+/* Whoever keeps to a time looks a few times. */
 FY_DEVICE uint32_t fy_clock() {
     static uint32_t clock;
-    return clock += 1 << 20;
+    return clock += 300;
 }
 
 FY_DEVICE uint64_t fy_now() { return 0; }
