@@ -190,22 +190,21 @@ static int read_header(const reading *in, safetensors_file *file) {
 
 static int parse_into(safetensors_file *file, reading *in, const unsigned char *bytes, size_t size) {
     if (size < HEADER_LENGTH_BYTES) {
-        return fail(in, "%zu bytes are too few for a safetensors file, which starts with 8 bytes of header length",
-                    size);
+        return fail(in, "not a safetensors file: %zu bytes are too few, the length of its header alone takes 8", size);
     }
     uint64_t length = 0;
     for (int i = HEADER_LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | bytes[i];
     if (length > header_limit || length > size - HEADER_LENGTH_BYTES) {
         return fail(in,
-                    "a header of %llu bytes is announced in a file of %zu bytes (limit %llu): not a safetensors "
-                    "file, or cut short",
-                    (unsigned long long)length, size, (unsigned long long)header_limit);
+                    "not a safetensors file%s: a header of %llu bytes is announced in a file of %zu bytes (limit %llu)",
+                    length > header_limit ? "" : ", or cut short", (unsigned long long)length, size,
+                    (unsigned long long)header_limit);
     }
     const char *text = (const char *)bytes + HEADER_LENGTH_BYTES;
     json_error_t bad;
-    if (length == 0 || text[0] != '{') return fail(in, "the header is not a JSON object");
+    if (length == 0 || text[0] != '{') return fail(in, "not a safetensors file: the header is not a JSON object");
     file->header = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &bad);
-    if (!file->header) return fail(in, "the header is not valid JSON: %.200s", bad.text);
+    if (!file->header) return fail(in, "not a safetensors file: the header is not valid JSON: %.200s", bad.text);
     in->data = bytes + HEADER_LENGTH_BYTES + length;
     in->data_bytes = size - HEADER_LENGTH_BYTES - (size_t)length;
     return read_header(in, file);
