@@ -24,9 +24,10 @@ static void print_help(FILE *to) {
                 "An expert-parallel mixture-of-experts layer, forward and backward, as one overlapped pipeline.\n\n"
                 "Commands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++) fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].summary);
-    fprintf(to, "\n  ferry COMMAND --help   what a command does and its options, with examples\n"
-                "  ferry --version        the version\n\n"
-                "Exit codes: 0 success, 1 the work failed or a file is bad, 2 the command line is bad.\n");
+    fprintf(to,
+            "\n  ferry COMMAND --help   what a command does and its options, with examples; also: ferry help COMMAND\n"
+            "  ferry --version        the version\n\n"
+            "Exit codes: 0 success, 1 the work failed or a file is bad, 2 the command line is bad.\n");
 }
 
 /* A stream that was closed before the start would become the next file or socket, and messages would go there. Writing
@@ -51,6 +52,11 @@ static int command_of(int argc, char **argv) {
         return CLI_OK;
     }
     if (strcmp(argv[1], "--man") == 0) return cli_man_page();
+    if (strcmp(argv[1], "help") == 0) {
+        if (argc > 3) return cli_usage("unexpected argument '%s'", argv[3]);
+        char help[] = "--help", *asked[] = {argv[0], argc > 2 ? argv[2] : help, help, NULL};
+        return command_of(3, asked);
+    }
     for (int i = 0; i < COMMAND_COUNT; i++) {
         if (strcmp(argv[1], commands[i].name) != 0) continue;
         cli_message_command(commands[i].name);

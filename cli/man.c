@@ -73,7 +73,7 @@ int cli_man_page(void) {
             ".TH FERRY 1 \"\" \"ferry %s\" \"User Commands\"\n"
             ".SH NAME\nferry \\- expert\\-parallel mixture\\-of\\-experts layer\n"
             ".SH SYNOPSIS\n.B ferry\n.I COMMAND\n[\\fIARGUMENT\\fR]...\n.br\n"
-            ".B ferry\n\\-\\-help | \\-\\-version\n"
+            ".B ferry\nhelp [\\fICOMMAND\\fR] | \\-\\-help | \\-\\-version\n"
             ".SH DESCRIPTION\n"
             "Ferry computes a mixture\\-of\\-experts layer, forward and backward, as one overlapped pipeline over\n"
             "several ranks, with the same bits on any number of them. This command runs, measures, explains and tests\n"

@@ -7,6 +7,14 @@ says out "ferry $(sed -n 's/^project(ferry VERSION \([0-9.]*\).*/\1/p' CMakeList
 expect 0 "$FERRY" --help
 silent err
 commands=$(sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p' "$work/out" | grep -v ferry)
+cp "$work/out" "$work/help"
+for words in help "help help"; do
+    # shellcheck disable=SC2086
+    expect 0 "$FERRY" $words
+    silent err
+    cmp "$work/out" "$work/help" || problem "ferry $words is not ferry --help"
+done
+says out "ferry help COMMAND"
 for command in train run check info; do
     echo "$commands" | grep -qx $command || problem "ferry --help does not list $command"
 done
@@ -17,6 +25,10 @@ for command in $commands; do
     says out "Options:"
     says out "Examples:"
     [ "$(awk 'length > 100' "$work/out" | wc -l)" -eq 0 ] || problem "$command --help is wider than 100 columns"
+    cp "$work/out" "$work/help"
+    expect 0 "$FERRY" help "$command"
+    silent err
+    cmp "$work/out" "$work/help" || problem "ferry help $command is not ferry $command --help"
     expect 2 "$FERRY" "$command" --no-such-option
     says err "ferry $command: unknown option '--no-such-option'"
     says err "Try: ferry $command --help"
@@ -44,6 +56,11 @@ expect 2 "$FERRY"
 says err "Usage: ferry COMMAND"
 expect 2 "$FERRY" no-such-command
 says err "unknown command 'no-such-command'"
+expect 2 "$FERRY" help no-such-command
+says err "unknown command 'no-such-command'"
+expect 2 "$FERRY" help info surplus
+says err "unexpected argument 'surplus'"
+silent out
 expect 2 "$FERRY" info surplus
 says err "unexpected argument 'surplus'"
 finish
