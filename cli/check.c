@@ -19,12 +19,35 @@ static const cli_word phases[] = {
 #undef PHASE_WORD
         {NULL, 0}};
 
+typedef enum suite_place {
+#define SUITE_PLACE(name) SUITE_##name,
+    CHECK_SUITES(SUITE_PLACE)
+#undef SUITE_PLACE
+        SUITE_COUNT
+} suite_place;
+
+typedef struct suite_entry {
+    const char *name;
+    void (*fill)(check_list *list, const check_options *options);
+} suite_entry;
+
+static const suite_entry suites[SUITE_COUNT] = {
+#define SUITE_ENTRY(name) {#name, check_suite_##name},
+    CHECK_SUITES(SUITE_ENTRY)
+#undef SUITE_ENTRY
+};
+static const cli_word suite_words[] = {
+#define SUITE_WORD(name) {#name, SUITE_##name + 1},
+    CHECK_SUITES(SUITE_WORD)
+#undef SUITE_WORD
+        {NULL, 0}};
+
 static const cli_option option_table[] = {
     {.name = "suite",
-     .kind = CLI_STRING,
+     .kind = CLI_CHOICE,
      .at = offsetof(check_options, suite),
-     .argument = "NAME",
-     .help = "only this suite: cases, property, bits, life, memory, alloc, overlap or fault (on GPUs the first four)"},
+     .words = suite_words,
+     .help = "only this suite (on GPUs one of the first four)"},
     {.name = "list", .kind = CLI_FLAG, .at = offsetof(check_options, list), .help = "print the tests, run nothing"},
     {.name = "long",
      .kind = CLI_FLAG,
@@ -80,38 +103,21 @@ static const cli_command command = {
                 "ferry check --overlap\n"
                 "ferry check --fault kill --phase pull\n"};
 
-typedef struct suite_entry {
-    const char *name;
-    void (*fill)(check_list *list, const check_options *options);
-} suite_entry;
-
 /* The others look inside the CPU backend: its workers, its allocations, its observer. */
-static int suits_backend(const char *suite, const check_options *options) {
-    static const char *const common[] = {"cases", "property", "bits", "life"};
-    int found = options->backend == FERRY_CPU;
-    for (size_t i = 0; i < sizeof common / sizeof *common; i++) found |= strcmp(suite, common[i]) == 0;
-    return found;
-}
-
-#define SUITE_ENTRY(name) {#name, check_suite_##name},
-static const suite_entry suites[] = {CHECK_SUITES(SUITE_ENTRY)};
-enum { SUITE_COUNT = sizeof suites / sizeof *suites };
-
-static const char *wanted_suite(const check_options *options) {
-    return options->overlap ? "overlap" : options->fault ? "fault" : options->suite;
+static int suits_backend(int suite, const check_options *options) {
+    return options->backend == FERRY_CPU || suite == SUITE_cases || suite == SUITE_property || suite == SUITE_bits ||
+           suite == SUITE_life;
 }
 
 static int fill_list(check_list *list, const check_options *options) {
-    const char *wanted = wanted_suite(options);
-    int found = 0;
+    int64_t wanted = options->overlap ? SUITE_overlap + 1 : options->fault ? SUITE_fault + 1 : options->suite;
     for (int i = 0; i < SUITE_COUNT; i++) {
-        if (wanted && strcmp(wanted, suites[i].name) != 0) continue;
-        found = 1;
-        int suits = suits_backend(suites[i].name, options);
-        if (wanted && !suits) return cli_usage("the suite '%s' is not for GPUs", wanted);
+        if (wanted && wanted != i + 1) continue;
+        int suits = suits_backend(i, options);
+        if (wanted && !suits) return cli_usage("the suite '%s' is not for GPUs", suites[i].name);
         if (suits) suites[i].fill(list, options);
     }
-    return found ? CLI_OK : cli_usage("there is no suite '%s'", wanted);
+    return CLI_OK;
 }
 
 /* ---- Output ---- */
@@ -183,6 +189,18 @@ static int run_list(const check_list *list, const check_options *options) {
     return code;
 }
 
+static int print_list(const check_list *list, const check_options *options) {
+    json_t *tests = options->json ? json_array() : NULL;
+    for (size_t i = 0; i < list->count; i++) {
+        const check_test *test = &list->tests[i];
+        if (options->json)
+            json_array_append_new(tests, json_pack("{s:s, s:s}", "suite", test->suite, "name", test->name));
+        else
+            printf("%-8s %s\n", test->suite, test->name);
+    }
+    return options->json ? cli_print_json(json_pack("{s:o}", "tests", tests)) : CLI_OK;
+}
+
 int ferry_cmd_check(int argc, char **argv) {
     check_options options = {.backend = FERRY_CPU, .seed = 1};
     check_list list = {0};
@@ -193,9 +211,7 @@ int ferry_cmd_check(int argc, char **argv) {
     int found = options.list || check_backend_find(&options, missing, sizeof missing);
     code = fill_list(&list, &options);
     if (!code && !found) code = cli_fail("nothing was tested: %s", missing);
-    for (size_t i = 0; i < list.count && options.list; i++)
-        printf("%-8s %s\n", list.tests[i].suite, list.tests[i].name);
-    if (!code && !options.list) code = run_list(&list, &options);
+    if (!code) code = options.list ? print_list(&list, &options) : run_list(&list, &options);
     check_list_free(&list);
     return code;
 }

@@ -17,13 +17,13 @@ typedef struct check_options {
     int64_t long_tier; /* 1: the longer tier */
     int64_t seed;      /* of the property suite: case i uses seed + i */
     int64_t cases;     /* of the property suite; 0: by tier */
+    int64_t suite;     /* 1 + its place in CHECK_SUITES; 0: all */
     int64_t fault;     /* check_fault_kind to restrict the fault suite to; 0: all */
     int64_t phase;     /* ferry_phase + 1 likewise; 0: all */
     int64_t overlap, list, json;
     int devices;           /* of the backend (check_backend_find) */
     char no_backward[240]; /* why the backend has no backward, or "" */
     int together;          /* this test's process runs others too: it must not fork ranks */
-    const char *suite;     /* NULL: all */
 } check_options;
 
 typedef enum check_state { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED } check_state;
