@@ -7,6 +7,7 @@
 #include "cli/launch.h"
 #include "cli/machine.h"
 #include "cli/message.h"
+#include "cli/place.h"
 #include "cli/same_file.h"
 #include "rules/bf16.h"
 
@@ -52,11 +53,11 @@ static const cli_command command = {
         "down BF16 [E,H,I]; optionally shared_gate, shared_up BF16 [S,H] and shared_down BF16 [H,S]; optionally dout "
         "BF16 [N,H], then backward runs too; optionally tokens_per_rank I32 [R], otherwise tokens are split into "
         "contiguous blocks as evenly as possible, the first ranks having one more.\n\n"
-        "OUT gets out BF16 [N,H]; with dout also dx BF16 [N,H], dweights F32 [N,K], and the gradients dgate, dup, "
-        "ddown and, where IN has a shared expert, dshared_gate, dshared_up, dshared_down, shaped like their weights. "
-        "Gradients of the shared expert are sums over a rank's own tokens; they are added over the ranks in rank "
-        "order in F32 (and rounded once to BF16 where that is asked for), so their last bits depend on R. Nothing "
-        "else does.\n\n"
+        "OUT takes the place of a safetensors file and of nothing else. It gets out BF16 [N,H]; with dout also dx BF16 "
+        "[N,H], dweights F32 [N,K], and the gradients dgate, dup, ddown and, where IN has a shared expert, "
+        "dshared_gate, dshared_up, dshared_down, shaped like their weights. Gradients of the shared expert are sums "
+        "over a rank's own tokens; they are added over the ranks in rank order in F32 (and rounded once to BF16 where "
+        "that is asked for), so their last bits depend on R. Nothing else does.\n\n"
         "Ids outside -1..E-1 count as -1: OUT is written, a message says where the first one is and how many there "
         "are, and the exit code is 1.",
     .positionals = positionals,
@@ -220,8 +221,8 @@ int ferry_cmd_run(int argc, char **argv) {
     if (cli_same_file(o.in, o.out))
         return cli_usage("%s and %s are the same file, whose inputs the results would replace; give another OUT", o.in,
                          o.out);
-    char error[SAFETENSORS_ERROR_BYTES];
-    if (safetensors_check_place(o.out, error)) return cli_fail("%s", error);
+    code = place_check("OUT", o.out, &(place_kind){.name = "safetensors file"});
+    if (code) return code;
     run_problem problem;
     code = run_problem_open(&problem, &o);
     if (!code) code = run(&o, &problem);

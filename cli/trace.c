@@ -8,6 +8,7 @@
 #include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/options.h"
+#include "cli/place.h"
 #include "cli/same_file.h"
 #include "cli/shapes.h"
 
@@ -51,14 +52,17 @@ static const cli_command command = {
     .name = "trace",
     .about = "Records what every worker of every rank does in one call, and when it waits.\n\n"
              "Runs a forward (and a backward) to warm up and once more with its events kept. Prints what the phases "
-             "took; writes the timeline to --out and --svg. On GPUs the workers are the roles inside every "
-             "multiprocessor.\n\n"
+             "took; writes the timeline to --out and --svg, which replace nothing but their like. On GPUs the workers "
+             "are the roles inside every multiprocessor.\n\n"
              "Named shapes are traced as large as they are. A layer that needs more memory than is available is "
              "refused.",
     .options = options,
     .examples = "ferry trace --shape 2048,256,16,4,1024 --ring 512 --svg timeline.svg\n"
                 "ferry trace --input layer.safetensors --ranks 4 --backward --out timeline.json\n"
                 "ferry trace --backend cuda --shape kimi-slice --ranks 2 --backward --svg timeline.svg"};
+
+static const place_kind json_kind = {.name = "timeline of ferry trace", .beginning = TRACE_JSON_BEGINNING};
+static const place_kind svg_kind = {.name = "picture of ferry trace", .beginning = TRACE_SVG_BEGINNING};
 
 /* ---- The run ---- */
 
@@ -161,7 +165,7 @@ static int trace_shape(const trace_options *o) {
     return code;
 }
 
-/* No file may take the place of another. */
+/* No file may take the place of another, or of somebody else's. */
 static int check_files(const trace_options *o) {
     const char *const files[] = {o->input, o->json, o->svg};
     for (int i = 0; i < 3; i++)
@@ -169,7 +173,9 @@ static int check_files(const trace_options *o) {
             if (files[i] && files[j] && cli_same_file(files[i], files[j]))
                 return cli_usage("%s and %s are the same file; every one of --input, --out and --svg needs its own",
                                  files[i], files[j]);
-    return CLI_OK;
+    int code = o->json ? place_check("--out", o->json, &json_kind) : CLI_OK;
+    if (o->svg && !code) code = place_check("--svg", o->svg, &svg_kind);
+    return code;
 }
 
 int ferry_cmd_trace(int argc, char **argv) {

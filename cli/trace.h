@@ -107,6 +107,9 @@ void trace_worker_name(const trace_log *log, int worker, char *to, size_t room);
 const char *trace_phase_name(int phase);
 /* Prints what every rank's workers did, phase by phase. 0, or the exit code after a message. */
 int trace_report(const trace_job *job);
+/* How the files begin: what does not is somebody else's. */
+#define TRACE_JSON_BEGINNING "{\"displayTimeUnit\":\"ms\",\"otherData\":"
+#define TRACE_SVG_BEGINNING "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\""
 /* Chrome trace event format. 0, or the exit code after a message. */
 int trace_write_json(const trace_job *job, const char *path);
 /* A picture: one row per worker. 0, or the exit code after a message. */

@@ -64,7 +64,7 @@ int trace_write_json(const trace_job *job, const char *path) {
     if (!w.file) return cli_fail("%s: cannot be written: %s", path, strerror(errno));
     trace_log_extent(log, &zero_ns, &end_ns);
     trace_title(job, title, sizeof title);
-    fputs("{\"displayTimeUnit\":\"ms\",\"otherData\":", w.file);
+    fputs(TRACE_JSON_BEGINNING, w.file);
     put(&w, json_pack("{s:s,s:s,s:I}", "ferry", ferry_version(), "layer", title, "lost_events",
                       (json_int_t)trace_log_lost(log)));
     fputs(",\n\"traceEvents\":[\n", w.file);

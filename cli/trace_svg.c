@@ -90,7 +90,8 @@ static void put_head(const picture *p, int height) {
     char title[256];
     trace_title(p->job, title, sizeof title);
     fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
+            TRACE_SVG_BEGINNING
+            "%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
             "font-family=\"system-ui,-apple-system,'Segoe UI','DejaVu Sans',Arial,sans-serif\" font-size=\"11\" "
             "fill=\"#334155\">\n<style>",
             WIDTH, height, WIDTH, height);

@@ -51,8 +51,35 @@ done
 cmp "$in" "$work/kept.safetensors" || problem "the inputs were overwritten"
 rm "$work/kept.safetensors" "$work/hard.safetensors" "$work/soft.safetensors"
 
+# Nor that of what somebody else has there; a file of tensors and an empty one may go. Said before the inputs are read.
+echo "of somebody" >"$work/notes"
+head -c 300 "$in" >"$work/part"
+for place in "$work/notes" "$work/part"; do
+    cp "$place" "$work/kept"
+    expect 1 "$FERRY" run "$work/absent.safetensors" "$place"
+    says err "OUT: $place is there and is no safetensors file; name another file"
+    silent out
+    cmp "$place" "$work/kept" || problem "$place was replaced"
+done
+expect 2 "$FERRY" run "$in" ""
+says err "OUT: the name of the file is empty"
+silent out
+for place in notes in2.safetensors; do
+    [ $place = notes ] && : >"$work/notes" || cp "$in" "$work/$place"
+    expect 0 "$FERRY" run "$in" "$work/$place"
+    "$TENSORS" names "$work/$place" | grep -q '^out ' || problem "$place was not replaced"
+done
+chmod a-w "$work/notes"
+if [ ! -w "$work/notes" ]; then # not so for root
+    expect 1 "$FERRY" run "$in" "$work/notes"
+    says err "$work/notes: cannot be written"
+fi
+rm -f "$work/notes" "$work/part" "$work/kept" "$work/in2.safetensors"
+
 expect 1 "$FERRY" run "$work/absent.safetensors" "$out"
 says err "cannot be opened"
+expect 1 "$FERRY" run README.md "$out"
+says err "README.md: not a safetensors file: a header of "
 expect 1 "$FERRY" run "$work" "$out"
 says err "not a regular file"
 mkfifo "$work/pipe" || problem "no pipe"
@@ -60,7 +87,7 @@ expect 1 timeout 30 "$FERRY" run "$work/pipe" "$out" # nobody writes to it
 says err "not a regular file"
 head -c 300 "$in" >"$work/short.safetensors"
 expect 1 "$FERRY" run "$work/short.safetensors" "$out"
-says err "cut short"
+says err "short.safetensors: not a safetensors file, or cut short: a header of "
 : >"$work/empty.safetensors"
 expect 1 "$FERRY" run "$work/empty.safetensors" "$out"
 says err "too few"

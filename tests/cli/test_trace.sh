@@ -77,6 +77,34 @@ for option in --out --svg; do
     expect 1 "$FERRY" trace --shape 64,64,4,2,100 $option "$work/absent/file"
     says err "cannot be written"
 done
-[ -c /dev/full ] && expect 1 "$FERRY" trace --shape 64,64,4,2,100 --out /dev/full
-[ -c /dev/full ] && expect 1 "$FERRY" trace --shape 64,64,4,2,100 --svg /dev/full
+
+# What is there and not of their kind stays, said before any work; their own kind and an empty file may go.
+"$FERRY" trace --shape 64,64,4,2,100 --out "$json" --svg "$svg" >/dev/null || problem "no timeline"
+echo "of somebody" >"$work/notes"
+cp docs/pipeline.svg "$work/drawing.svg" || problem "no picture of another kind"
+for place in "$work/notes" "$work/drawing.svg" "$work" /dev/full "$json" "$svg"; do
+    for option in --out --svg; do
+        [ $option = --out ] && own=$json || own=$svg
+        [ "$place" = "$own" ] && continue
+        [ ! -f "$place" ] || cp "$place" "$work/kept"
+        expect 1 "$FERRY" trace --shape 64,64,4,2,100 $option "$place"
+        says err "$option: $place is there and is no "
+        silent out
+        [ ! -f "$place" ] || cmp "$place" "$work/kept" || problem "$place was replaced"
+    done
+done
+for option in --out --svg; do
+    [ $option = --out ] && own=$json || own=$svg
+    expect 2 "$FERRY" trace --shape 64,64,4,2,100 $option ""
+    says err "$option: the name of the file is empty"
+    silent out
+    : >"$work/notes"
+    for place in "$own" "$work/notes"; do
+        expect 0 "$FERRY" trace --shape 96,64,4,2,100 $option "$place"
+        grep -q 'H 96' "$place" || problem "$place was not replaced"
+    done
+    # Room that ends while the file is written.
+    expect 1 sh -c 'ulimit -f 8; exec "$@"' small "$FERRY" trace --shape 64,64,4,2,100 $option "$own"
+    says err "$own: cannot be written"
+done
 finish

@@ -301,6 +301,15 @@ static void test_save_place(void **state) {
         assert_non_null(strstr(said_err, cases[i].why));
         assert_string_equal(said_out, "");
     }
+    static const char *const options[] = {"--save", "--record-routing"};
+    for (int i = 0; i < 2; i++) {
+        char line[64];
+        snprintf(line, sizeof line, "--steps 1 %s=", options[i]);
+        assert_int_equal(train_small(line), 2);
+        snprintf(line, sizeof line, "%s: the name of the file is empty", options[i]);
+        assert_non_null(strstr(said_err, line));
+        assert_string_equal(said_out, "");
+    }
     char *notes = read_file("notes", &size);
     assert_string_equal(notes, "of somebody\n");
     free(notes);
