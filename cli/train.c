@@ -86,7 +86,7 @@ static const cli_option options[] = {
      .min = 1,
      .max = 1000000,
      .argument = "N",
-     .help = "print N bytes of generated text at the end"},
+     .help = "print N bytes of generated text at the end; on a terminal, what is no text is shown as ?"},
     {.name = "temperature",
      .kind = CLI_DOUBLE,
      AT(temperature),

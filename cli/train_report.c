@@ -108,12 +108,38 @@ static json_t *sample_text(const unsigned char *bytes, int64_t count) {
     return text;
 }
 
+/* Bytes of the character that begins there. 0: it is no UTF-8, or a control character but an end of line or a tab. */
+static int64_t character_bytes(const unsigned char *c, int64_t left) {
+    if (*c < 0x80) return (*c >= ' ' && *c < 0x7f) || *c == '\n' || *c == '\t';
+    int64_t length = *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : 4;
+    if (length > left || (c[0] == 0xc2 && c[1] < 0xa0)) return 0; /* U+0080 to U+009F are control characters too */
+    json_t *text = json_stringn((const char *)c, (size_t)length);
+    int good = text != NULL;
+    json_decref(text);
+    return good ? length : 0;
+}
+
+/* To a terminal some of the bytes would be commands, and others nothing: those are shown as '?'. */
+static void show_sample(const unsigned char *bytes, int64_t count) {
+    for (int64_t i = 0; i < count;) {
+        int64_t length = character_bytes(bytes + i, count - i);
+        if (length)
+            fwrite(bytes + i, 1, (size_t)length, stdout);
+        else
+            fputc('?', stdout);
+        i += length ? length : 1;
+    }
+}
+
 void train_print_sample(const train_job *job, const unsigned char *bytes, int64_t count) {
     if (job->options.json) {
         cli_print_json(json_pack("{s:s,s:o}", "event", "sample", "text", sample_text(bytes, count)));
         return;
     }
-    fwrite(bytes, 1, (size_t)count, stdout);
+    if (isatty(STDOUT_FILENO))
+        show_sample(bytes, count);
+    else
+        fwrite(bytes, 1, (size_t)count, stdout);
     fputc('\n', stdout);
     fflush(stdout);
 }

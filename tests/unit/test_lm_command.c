@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/routing.h"
+#include "cli/train.h"
 #include "lm/layout.h"
 
 #include <dirent.h>
@@ -369,6 +370,40 @@ static void test_lines(void **state) {
     assert_null(strstr(said_out, "wrote"));
 }
 
+/* Text, then what is no UTF-8 or no text: continuations alone, overlong and cut characters, a surrogate, controls. */
+#define SAMPLE                                                                                                         \
+    "a\tb ~\n\xc3\xa9 \xe2\x82\xac \xf0\x9f\x9a\xa2 \x1b[2J\r\a\x7f \x80\xbf \xc0\xaf \xed\xa0\x80 \xc2\x9b \xff "     \
+    "\xc3z \xe2\x82"
+#define SHOWN "a\tb ~\r\n\xc3\xa9 \xe2\x82\xac \xf0\x9f\x9a\xa2 ?[2J??? ?? ?? ??? ?? ? ?z ??\r\n"
+
+/* A sample has its own bytes in a file, and on a terminal nothing that is a command to it. */
+static void test_sample_on_a_terminal(void **state) {
+    (void)state;
+    const train_job job = {.options = {.json = 0}};
+    char got[256] = "";
+    size_t used = 0, size;
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    fflush(NULL);
+    int kept = redirect(STDOUT_FILENO, ptsname(terminal));
+    train_print_sample(&job, (const unsigned char *)SAMPLE, sizeof SAMPLE - 1);
+    while (used < sizeof SHOWN - 1) {
+        ssize_t count = read(terminal, got + used, sizeof got - 1 - used);
+        if (count <= 0) break;
+        used += (size_t)count;
+    }
+    restore(STDOUT_FILENO, kept);
+    close(terminal);
+    assert_string_equal(got, SHOWN);
+
+    kept = redirect(STDOUT_FILENO, "stdout");
+    train_print_sample(&job, (const unsigned char *)SAMPLE, sizeof SAMPLE - 1);
+    restore(STDOUT_FILENO, kept);
+    char *file = read_file("stdout", &size);
+    assert_string_equal(file, SAMPLE "\n");
+    free(file);
+}
+
 /* A training that has the default number of steps says whether it has learned enough. "late" is "half", except that it
  * says that it has done them, so that nothing is left to do but the held-out loss. */
 static void test_verdict(void **state) {
@@ -411,10 +446,17 @@ static void test_other_text(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resume),         cmocka_unit_test(test_diverged), cmocka_unit_test(test_bad_checkpoints),
-        cmocka_unit_test(test_record_routing), cmocka_unit_test(test_errors),   cmocka_unit_test(test_save_place),
-        cmocka_unit_test(test_json),           cmocka_unit_test(test_lines),    cmocka_unit_test(test_verdict),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_diverged),
+        cmocka_unit_test(test_bad_checkpoints),
+        cmocka_unit_test(test_record_routing),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_save_place),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_verdict),
         cmocka_unit_test(test_other_text),
+        cmocka_unit_test(test_sample_on_a_terminal),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
