@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functional layer without PyTorch: NumPy arrays, plain buffers, in an interpreter that cannot import torch."""
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
+
+TOP = pathlib.Path(__file__).resolve().parents[2]
 
 BLOCK = "import sys; sys.modules['torch'] = None\n"  # importing it fails
 
@@ -82,9 +86,20 @@ print("ok")
 """
 
 
-@pytest.mark.parametrize("code", [NUMPY, BUFFERS], ids=["numpy", "buffers"])
+# What python/README.md shows, and that its result is the sum that it should be.
+README = re.search(r"```python\n(import numpy.*?)```", (TOP / "python/README.md").read_text(), re.DOTALL).group(1) + """
+want = np.zeros((N, H))
+for t, k in np.ndindex(N, K):
+    gate, up = np.split(from_bf16(gate_up[ids[t, k]]) @ from_bf16(x[t]), 2)
+    want[t] += weights[t, k] * (from_bf16(down[ids[t, k]]) @ (gate / (1 + np.exp(-gate)) * up))
+assert out.shape == (N, H) and np.linalg.norm(out - want) < 4e-3 * np.linalg.norm(want)
+print("ok")
+"""
+
+
+@pytest.mark.parametrize("code", [NUMPY, BUFFERS, README], ids=["numpy", "buffers", "readme"])
 def test_without_torch(code):
-    if code is NUMPY:
+    if code is not BUFFERS:
         pytest.importorskip("numpy")
     done = subprocess.run([sys.executable, "-c", BLOCK + code], capture_output=True, text=True, timeout=100,
                           env=os.environ)
