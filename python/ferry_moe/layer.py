@@ -163,7 +163,8 @@ class Layer(SharedByCopies):
             return
         import torch
         self.tokens = torch.arange(count, dtype=torch.int32, device=self.group.device.name)
-        torch.cuda.synchronize(self.tokens.device)  # calls may come on any stream
+        # Calls may come on any stream. Not the device: waiting for it would spoil another thread's capture there.
+        torch.cuda.current_stream(self.tokens.device).synchronize()
         # An empty array has no address; on a device it gets one that is not NULL.
         self.tokens_at = self.empty_at = self.tokens.data_ptr()
 
