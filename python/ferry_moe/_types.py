@@ -7,6 +7,7 @@ STATUS = {0: "OK", 10: "E_INVALID", 11: "E_UNSUPPORTED", 12: "E_MISMATCH", 13: "
           41: "E_PEER", 90: "E_INTERNAL"}
 OK, E_STATE, E_BAD_ID, E_TOO_MANY_TOKENS = 0, 13, 30, 31  # those that this package decides by itself
 BF16, F32, F16, F64, I32, I64 = 1, 2, 3, 4, 10, 11
+TYPES = {BF16: "BF16", F32: "F32", F16: "F16", F64: "F64", I32: "I32", I64: "I64"}
 CPU, CUDA = 0, 1
 DATA, WEIGHT, ALL = 1, 2, 3
 

@@ -50,11 +50,18 @@ def _device_of(array):
     return device if isinstance(device, str) else str(device)
 
 
+def _type_name(array):
+    if not isinstance(array, Array):
+        return str(array.dtype)
+    return T.TYPES.get(array.dtype) or str(getattr(array.source, "dtype", "of another type"))
+
+
 def _check_shape(name, array, shape, *codes):
     if tuple(array.shape) != tuple(shape) or _code(array) not in codes:
-        names = {T.BF16: "BF16", T.F32: "F32", T.I32: "I32", T.I64: "I64"}
-        raise ValueError(f"ferry_moe: {name} is {list(array.shape)} {array.dtype}, expected {list(shape)} "
-                         f"{' or '.join(names[c] for c in codes)}")
+        wants_bits = isinstance(array, Array) and array.dtype != T.BF16 and codes == (T.BF16,)
+        hint = ", which NumPy holds as bits in uint16: ferry_moe.to_bf16 makes them" if wants_bits else ""
+        raise ValueError(f"ferry_moe: {name} is {list(array.shape)} {_type_name(array)}, expected {list(shape)} "
+                         f"{' or '.join(T.TYPES[c] for c in codes)}{hint}")
 
 
 def _check_contiguous(name, array):
@@ -212,7 +219,7 @@ def _given_tokens(layer, tokens, count):
     """The address of a number of tokens that the caller holds. On a device nobody looks whether the arrays have as
     many rows."""
     if tuple(tokens.shape) not in ((), (1,)) or _code(tokens) != T.I32:
-        raise ValueError(f"ferry_moe: num_tokens is {list(tokens.shape)} {tokens.dtype}, expected one I32")
+        raise ValueError(f"ferry_moe: num_tokens is {list(tokens.shape)} {_type_name(tokens)}, expected one I32")
     _check_device("num_tokens", tokens, layer)
     address = tokens.data_ptr()
     if layer.group.device.kind == "cpu" and not 0 <= C.c_int32.from_address(address).value <= count:

@@ -72,6 +72,8 @@ class FerryMoE(nn.Module):
     def forward(self, x, ids=None, weights=None, num_tokens=None):
         """x [..., H]; with no router inside, ids and weights [..., K]. The result has the shape and type of x."""
         shape, dtype = x.shape, x.dtype
+        if shape[-1] != self.layer.hidden:
+            raise ValueError(f"ferry_moe: x.shape[-1] is {shape[-1]}, expected hidden = {self.layer.hidden}")
         x = x.reshape(-1, shape[-1])
         if self.router is not None:
             if ids is not None or weights is not None:

@@ -21,6 +21,8 @@ class Router(nn.Module):
         super().__init__()
         if score not in ("softmax", "sigmoid"):
             raise ValueError(f"ferry_moe: score {score!r}, expected 'softmax' or 'sigmoid'")
+        if top_k > experts:
+            raise ValueError(f"ferry_moe: top_k is {top_k}, expected at most experts = {experts}")
         if experts % n_group or not 1 <= topk_group <= n_group or topk_group * (experts // n_group) < top_k:
             raise ValueError(f"ferry_moe: {topk_group} of {n_group} groups of {experts} experts, top {top_k}: expected "
                              f"equal groups, and as many experts in the chosen ones as a token takes")

@@ -49,12 +49,23 @@ assert abs((from_bf16(dx) * step).sum() - slope) / abs(slope) < 2e-2, (slope, (f
 assert np.isfinite(dw).all() and d_gate_up.any() and np.isfinite(from_bf16(d_down)).all()
 values = np.array([1.0, -2.5, np.nan, 3.14159, 1e-40], np.float32)
 assert np.allclose(from_bf16(to_bf16(values)), values, rtol=2 ** -8, atol=1e-38, equal_nan=True)
-for bad, words in ((x.astype(np.float32), "x is"), (x[:, ::2], "x is"), (np.asfortranarray(x), "not contiguous")):
+hint = "BF16, which NumPy holds as bits in uint16: ferry_moe.to_bf16 makes them"
+for bad, words in ((from_bf16(x), "x is [20, 16] F32, expected [20, 16] " + hint),
+                   (x.astype(np.int16), "x is [20, 16] int16, expected [20, 16] " + hint),
+                   (x[:, ::2], "x is [20, 8] BF16, expected [20, 16] BF16"), (np.asfortranarray(x), "not contiguous")):
     try:
         F.forward(layer, bad, ids, weights, gate_up, down)
         raise AssertionError(words)
     except ValueError as error:
-        assert words in str(error), error
+        assert str(error).endswith(words), error
+for bad, words in (({"gate_up": gate_up[1:]}, "gate_up is [4, 48, 16] BF16, expected [5, 48, 16] BF16"),
+                   ({"weights": weights.astype(float)}, "weights is [20, 2] F64, expected [20, 2] F32"),
+                   ({"num_tokens": np.array(3)}, "num_tokens is [] I64, expected one I32")):
+    try:
+        F.forward(layer, **{**dict(x=x, ids=ids, weights=weights, gate_up=gate_up, down=down), **bad})
+        raise AssertionError(words)
+    except ValueError as error:
+        assert str(error).endswith(words), error
 try:
     F.forward(layer, "x", ids, weights, gate_up, down)
     raise AssertionError

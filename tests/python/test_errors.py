@@ -11,7 +11,7 @@ import torch
 from reference import Case
 
 import ferry_moe
-from ferry_moe import FerryError, functional, moe
+from ferry_moe import FerryError, FerryMoE, functional, moe
 
 
 def run(case, layer, **changed):
@@ -37,6 +37,17 @@ def test_arguments(group, device):
     assert error.value.status == "FERRY_E_INVALID"
     with pytest.raises(ValueError, match="expert_rank has 1 entries, expected 2"):
         group.layer(hidden=8, intermediate=8, experts=2, top_k=1, max_tokens=1, expert_rank=[0])
+
+
+def test_sizes_of_a_block(group, device):
+    with pytest.raises(ValueError, match="top_k is 4, expected at most experts = 2"):
+        FerryMoE(16, 16, 2, 4, group, max_tokens=4)
+    with pytest.raises(ValueError, match="2 of 4 groups of 8 experts, top 5"):
+        FerryMoE(16, 16, 8, 5, group, n_group=4, topk_group=2, max_tokens=4)
+    for router in ("softmax", None):
+        block = FerryMoE(16, 16, 2, 1, group, router=router, max_tokens=4)
+        with pytest.raises(ValueError, match=r"x.shape\[-1\] is 8, expected hidden = 16"):
+            block(torch.zeros(2, 2, 8, device=device))
 
 
 def test_too_many_tokens(group, device):
