@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/launch.h"
 #include "cli/machine.h"
+#include "cli/memory.h"
 #include "cli/message.h"
 #include "rules/place.h"
 
@@ -24,8 +25,8 @@ static const cli_option options[] = {
      .min = 1,
      .max = 10000,
      .argument = "F",
-     .help = "divides H, I and T of the shape (default: the least whole number with which a run takes about 20 s on "
-             "two cores; printed; on a GPU 1)"},
+     .help = SHAPE_SCALE_HELP " (default: the least whole number with which a run takes about 20 s on two cores; "
+                              "printed; on a GPU 1)"},
     RANKS_OPTION(bench_options, "ranks (default 1)"),
     MODE_OPTIONS(bench_options),
     {.name = "repeat",
@@ -48,7 +49,10 @@ static const cli_option options[] = {
          "no layer, but what it is made of, on GPUs: how fast rows are copied in random order by 1 to all "
          "multiprocessors, within a GPU, pulled and pushed, one way, both ways and with one hot owner, and how long "
          "completion signals take; beside published figures"},
-    {.name = "json", .kind = CLI_FLAG, AT(json), .help = "print one JSON object"},
+    {.name = "json",
+     .kind = CLI_FLAG,
+     AT(json),
+     .help = "print one JSON object; with --shape all one for each shape, a line each"},
     {0}};
 
 static const cli_command command = {
@@ -92,7 +96,8 @@ static void choose_scale(bench_job *job, const layer_shape *shape) {
         job->shape = scaled(job, shape, ++job->scale);
 }
 
-/* What no rank could do is said once here, before any rank starts. A GPU's plan needs the GPU. */
+/* What no rank could do is said once here, before ids are drawn and any rank starts. A GPU's plan needs the GPU, and
+ * its memory is its own. */
 static int check_plan(const bench_job *job) {
     const bench_options *o = job->options;
     ferry_plan plan = {.size = sizeof plan};
@@ -100,7 +105,10 @@ static int check_plan(const bench_job *job) {
     if (!machine_isa_name((ferry_isa)o->isa)) return cli_fail("%s", ferry_last_error());
     ferry_status status =
         ferry_layer_plan(&job->config, FERRY_CPU, 0, (int)o->ranks, job->comm_workers, job->compute_workers, &plan);
-    return status ? cli_fail_status(status, "planning the layer") : CLI_OK;
+    if (status) return cli_fail_status(status, "planning the layer");
+    double bytes = bench_tensor_bytes(job, 1) + bench_product_bytes(job) +
+                   memory_of_layer(&job->config, (int)o->ranks, job->comm_workers, job->compute_workers, 1);
+    return memory_check("the layer and its tensors", bytes, "a larger --scale, fewer ranks or a smaller shape");
 }
 
 static int prepare(bench_job *job) {
@@ -114,10 +122,7 @@ static int prepare(bench_job *job) {
         shape.tokens = fy_split_size(job->routing.tokens, o->ranks, 0);
     }
     choose_scale(job, &shape);
-    if (!o->routing)
-        code = routing_draw(&job->routing, job->shape.tokens * o->ranks, shape.experts, shape.slots, o->skew,
-                            (uint64_t)o->seed);
-    if (code) return code;
+    if (!o->routing) job->routing.tokens = job->shape.tokens * o->ranks;
     job->config.hidden = job->shape.hidden;
     job->config.intermediate = job->shape.intermediate;
     job->config.experts = job->shape.experts;
@@ -125,7 +130,9 @@ static int prepare(bench_job *job) {
     job->config.max_tokens = job->shape.tokens;
     knobs_configure(&o->knobs, job->routing.tokens, &job->config);
     knobs_choose_workers(&o->knobs, o->backend, (int)o->ranks, &job->comm_workers, &job->compute_workers);
-    return check_plan(job);
+    code = check_plan(job);
+    if (code || o->routing) return code;
+    return routing_draw(&job->routing, job->routing.tokens, shape.experts, shape.slots, o->skew, (uint64_t)o->seed);
 }
 
 static int measure(bench_job *job) {

@@ -60,6 +60,11 @@ typedef struct bench_job {
 /* A cli_rank_main; `user` is the bench_job. */
 int bench_rank(void *user, const ferry_bootstrap *bootstrap, int rank);
 
+/* Bytes of the tensors that a rank of the bench or of the search makes for its calls, over all ranks; and those of the
+ * products beside them, on CPUs. */
+double bench_tensor_bytes(const bench_job *job, int backward);
+double bench_product_bytes(const bench_job *job);
+
 /* The same for GPUs: with the floor that the same run's yardsticks give, and the score. */
 int bench_cuda_report(const bench_job *job);
 

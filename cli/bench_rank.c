@@ -88,6 +88,15 @@ void bench_fill_backward(bench_rank_state *s) {
     b->grads.down.to = matrices(take(s, size, element), h, i, dtype);
 }
 
+double bench_tensor_bytes(const bench_job *job, int backward) {
+    const ferry_layer_config *c = &job->config;
+    double tokens = (double)job->routing.tokens, rows = tokens * (double)c->hidden, slots = tokens * (double)c->slots;
+    double weights = 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->experts;
+    double bytes = 2 * (2 * rows + weights) + 8 * slots; /* x, out and weights; ids and their weights */
+    if (backward) bytes += 4 * rows + 4 * slots + (job->options->grad_bf16 ? 2 : 4) * weights;
+    return bytes;
+}
+
 /* ---- Setting up ---- */
 
 static ferry_status create(bench_rank_state *s, const ferry_bootstrap *bootstrap) {
@@ -110,15 +119,23 @@ static ferry_status create(bench_rank_state *s, const ferry_bootstrap *bootstrap
     return FERRY_OK;
 }
 
-/* The product of gate and up over the rows of one expert, were they all equally busy. */
+/* Of one expert, were they all equally busy. */
+static int64_t product_rows(const bench_job *job) {
+    int64_t rows = job->routing.tokens * job->config.slots / job->config.experts, most = 4096;
+    return rows < 1 ? 1 : rows > most ? most : rows;
+}
+
+/* The product of gate and up over the rows of one expert. */
 static bench_product *product_like_layer(const bench_job *job) {
     const ferry_layer_config *c = &job->config;
-    int64_t rows = job->routing.tokens * c->slots / c->experts, most = 4096;
-    return bench_product_create((ferry_isa)job->options->isa, job->compute_workers,
-                                rows < 1      ? 1
-                                : rows > most ? most
-                                              : rows,
+    return bench_product_create((ferry_isa)job->options->isa, job->compute_workers, product_rows(job),
                                 2 * c->intermediate, c->hidden);
+}
+
+double bench_product_bytes(const bench_job *job) {
+    const ferry_layer_config *c = &job->config;
+    double rows = (double)product_rows(job), columns = 2.0 * (double)c->intermediate;
+    return 2 * (rows + columns) * (double)c->hidden * (double)job->options->ranks;
 }
 
 /* ---- Repetitions ---- */

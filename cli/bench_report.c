@@ -138,7 +138,9 @@ static int report_text(const bench_job *job, const summary *s) {
     machine_processor_name(processor, sizeof processor);
     int64_t threads = o->ranks * job->compute_workers, macrobatches = s->forward.macrobatches;
     printf("layer     %s", o->shape);
-    if (job->scale != 1) printf(" with H, I%s divided by %g", o->routing ? "" : ", T", job->scale);
+    if (job->scale != 1)
+        printf(" with H, I%s divided by %g, H and I rounded to multiples of %d, at least %d", o->routing ? "" : ", T",
+               job->scale, SHAPE_SCALE_UNIT, SHAPE_SCALE_UNIT);
     printf(": %" PRId64 " tokens x %" PRId64 " slots", job->routing.tokens, job->shape.slots);
     if (o->routing) printf(" as in %s", o->routing);
     printf(", H %" PRId64 ", I %" PRId64 ", %" PRId64 " experts\n", job->shape.hidden, job->shape.intermediate,

@@ -24,7 +24,8 @@ static const char *host_open(int index, void **stream) {
 static void host_close(void *stream) { (void)stream; }
 
 static const char *host_alloc(void **memory, size_t bytes) {
-    return posix_memalign(memory, 256, bytes ? bytes : 1) ? "out of memory" : NULL;
+    return posix_memalign(memory, 256, bytes ? bytes : 1) ? "out of memory; a smaller layer or fewer ranks need less"
+                                                          : NULL;
 }
 
 static const char *host_copy(void *to, const void *from, size_t bytes, void *stream) {
@@ -93,11 +94,25 @@ int cli_devices_find(ferry_backend backend, cli_devices *devices) {
 
 /* ---- A rank's device ---- */
 
-/* Keeps the first failure. 1 when there is none. */
+/* " 12.5 GiB", or "" for none. */
+static void print_size(size_t bytes, char *to, size_t room) {
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    for (; value >= 1024 && unit < 4; unit++) value /= 1024;
+    to[0] = '\0';
+    if (bytes) snprintf(to, room, " %.*f %s", unit > 0, value, units[unit]);
+}
+
+/* Keeps the first failure, with the number of a GPU; the host has none. 1 when there is none. */
 static int note(cli_device *device, const char *doing, size_t bytes, const char *why) {
-    if (why && !device->why[0])
-        snprintf(device->why, sizeof device->why, "device %d: %s (%zu bytes): %s", device->index, doing, bytes, why);
-    return why == NULL;
+    char size[32], number[32] = "";
+    if (!why) return 1;
+    if (device->why[0]) return 0;
+    print_size(bytes, size, sizeof size);
+    if (!device->ops || !device->ops->in_place) snprintf(number, sizeof number, "device %d: ", device->index);
+    snprintf(device->why, sizeof device->why, "%s%s%s: %s", number, doing, size, why);
+    return 0;
 }
 
 int cli_device_index(ferry_backend backend, int rank) {

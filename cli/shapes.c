@@ -7,7 +7,6 @@
 
 #include "cli/message.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,17 +20,27 @@ typedef struct named_shape {
 static const named_shape shapes[] = {SHAPE_MAP(SHAPE_ENTRY)};
 enum { SHAPE_COUNT = sizeof shapes / sizeof *shapes };
 
+enum { NUMBERS = 5 };
+static const char *const number_names[NUMBERS] = {"H (hidden size)", "I (intermediate size)", "E (experts)",
+                                                  "K (slots of a token)", "T (tokens of a rank)"};
+
 static int parse_numbers(const char *text, layer_shape *shape) {
     int64_t *const fields[] = {&shape->hidden, &shape->intermediate, &shape->experts, &shape->slots, &shape->tokens};
+    long long value[NUMBERS]; /* what no int64_t holds is its largest or its least */
     const char *next = text;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < NUMBERS; i++) {
         char *end;
-        errno = 0;
-        long long value = strtoll(next, &end, 10);
-        if (end == next || *end != (i < 4 ? ',' : '\0') || errno == ERANGE || value < (i < 4) || value > INT32_MAX)
+        value[i] = strtoll(next, &end, 10);
+        if (end == next || *end != (i < NUMBERS - 1 ? ',' : '\0'))
             return cli_usage("--shape: '%s' is none of " SHAPE_NAMES "or five numbers H,I,E,K,T", text);
-        *fields[i] = value;
         next = end + 1;
+    }
+    for (int i = 0; i < NUMBERS; i++) {
+        int least = fields[i] != &shape->tokens;
+        if (value[i] < least || value[i] > INT32_MAX)
+            return cli_usage("--shape: %s of '%s' is out of range; expected %d to %d", number_names[i], text, least,
+                             INT32_MAX);
+        *fields[i] = value[i];
     }
     return CLI_OK;
 }
@@ -61,8 +70,8 @@ static int64_t divided(int64_t extent, double factor, int64_t unit) {
 
 layer_shape shape_scaled(layer_shape shape, double factor) {
     if (factor == 1) return shape;
-    shape.hidden = divided(shape.hidden, factor, 64);
-    shape.intermediate = divided(shape.intermediate, factor, 64);
+    shape.hidden = divided(shape.hidden, factor, SHAPE_SCALE_UNIT);
+    shape.intermediate = divided(shape.intermediate, factor, SHAPE_SCALE_UNIT);
     shape.tokens = divided(shape.tokens, factor, 1);
     return shape;
 }

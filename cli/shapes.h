@@ -32,11 +32,16 @@ typedef struct layer_shape {
 #define SHAPE_SLICES "; a slice is what one rank holds of a model, so its experts grow in number with the ranks"
 #define SHAPE_HELP SHAPE_FORMS " (default " SHAPE_DEFAULT ")" SHAPE_SLICES
 
+/* The option that divides a shape, and what a scaled H or I is a multiple of. */
+#define SHAPE_SCALE_HELP                                                                                               \
+    "divides H, I and T of the shape; H and I are rounded to multiples of 64, at least 64, and T to at least 1"
+enum { SHAPE_SCALE_UNIT = 64 };
+
 /* A name or "H,I,E,K,T" as `ranks` ranks see it. 0, or the exit code after a message. */
 int shape_parse(const char *text, int ranks, layer_shape *shape);
 
-/* H, I and T divided by `factor`; H and I become multiples of 64, at least 64, and T at least 1. Experts and slots
- * stay, so the routing keeps its form. */
+/* H, I and T divided by `factor` and rounded as the help says. Experts and slots stay, so the routing keeps its form.
+ */
 layer_shape shape_scaled(layer_shape shape, double factor);
 
 /* Operations of the products of a forward without dropped slots, over all ranks; a backward has twice as many. */

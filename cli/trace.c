@@ -2,10 +2,10 @@
 /* `ferry trace`: a timeline of every worker of every rank in one call. */
 #include "cli/trace.h"
 
-#include "cli/check/usage.h"
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/launch.h"
+#include "cli/memory.h"
 #include "cli/message.h"
 #include "cli/options.h"
 #include "cli/place.h"
@@ -104,21 +104,8 @@ static double needed_bytes(const trace_job *job, int drawn) {
     if (job->options->backend == FERRY_CUDA) return bytes;
     bytes += 2 * rows;
     if (job->options->backward) bytes += 2 * rows + 4 * (slots + weights);
-    for (int rank = 0; rank < p->nranks; rank++) {
-        ferry_plan plan = {.size = sizeof plan};
-        if (ferry_layer_plan(&job->config, FERRY_CPU, rank, p->nranks, job->comm_workers, job->compute_workers, &plan))
-            continue; /* said by the rank's own call */
-        bytes += (double)plan.layer_bytes + (job->options->backward ? (double)plan.context_bytes : 0);
-    }
-    return bytes;
-}
-
-/* Refused before anything is drawn: a machine that runs out of memory kills the process without a word. */
-static int check_memory(const trace_job *job, int drawn) {
-    double needed = needed_bytes(job, drawn), available = (double)check_usage_available();
-    if (available < 0 || needed <= available) return CLI_OK;
-    return cli_fail("the layer and its tensors need %.1f GB of memory, %.1f GB are available; give a smaller layer",
-                    1e-9 * needed, 1e-9 * available);
+    return bytes + memory_of_layer(&job->config, p->nranks, job->comm_workers, job->compute_workers,
+                                   (int)job->options->backward);
 }
 
 /* `block`: for tensors that are to be drawn; NULL when a file has them. */
@@ -133,7 +120,7 @@ static int run(const trace_options *o, run_problem *p, trace_block *block) {
     ferry_status status = ferry_layer_plan(&job.config, (ferry_backend)o->backend, 0, p->nranks, job.comm_workers,
                                            sms ? sms : job.compute_workers, &job.plan);
     if (status) return cli_fail_status(status, "planning the layer");
-    int code = check_memory(&job, block != NULL);
+    int code = memory_check("the layer and its tensors", needed_bytes(&job, block != NULL), "a smaller layer");
     if (!code && block) code = trace_problem_fill(p, block);
     if (code) return code;
     if (sms ? trace_log_create_gpu(&job.log, p->nranks, sms, events)

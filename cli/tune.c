@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/launch.h"
+#include "cli/memory.h"
 #include "cli/message.h"
 
 #include <math.h>
@@ -169,15 +170,28 @@ static int search(tune_job *job, fy_tune_entry *best, int *wins) {
     return CLI_OK;
 }
 
+/* What no rank could do is said once here, before ids are drawn. All candidates of a batch have a layer. */
+static int check_plan(const tune_job *job, const layer_knobs *knobs) {
+    const tune_options *o = job->options;
+    const bench_job *b = &job->bench;
+    int ranks = (int)o->ranks, backward = (int)o->backward, comm, compute;
+    ferry_plan plan = {.size = sizeof plan};
+    if (o->backend == FERRY_CUDA) return CLI_OK;
+    knobs_choose_workers(knobs, o->backend, ranks, &comm, &compute);
+    ferry_status status = ferry_layer_plan(&b->config, FERRY_CPU, 0, ranks, comm, compute, &plan);
+    if (status) return cli_fail_status(status, "planning the layer");
+    double layers = (1 + tune_neighbours((int)o->quick)) * memory_of_layer(&b->config, ranks, comm, compute, backward);
+    return memory_check("the layers and their tensors", bench_tensor_bytes(b, backward) + layers,
+                        "fewer ranks or a smaller shape");
+}
+
 static int prepare(tune_job *job) {
     const tune_options *o = job->options;
     bench_job *b = &job->bench;
     layer_knobs knobs = {.context = KNOB_CONTEXT_RULE, .sm_margin = o->sm_margin, .tune_file = ""};
     int code = shape_parse(o->shape, (int)o->ranks, &b->shape);
-    if (!code)
-        code = routing_draw(&b->routing, b->shape.tokens * o->ranks, b->shape.experts, b->shape.slots, o->skew,
-                            (uint64_t)o->seed);
     if (code) return code;
+    b->routing.tokens = b->shape.tokens * o->ranks;
     job->bench_options = (bench_options){.ranks = o->ranks, .backend = o->backend, .grad_bf16 = 1};
     b->options = &job->bench_options;
     ferry_layer_config_init(&b->config);
@@ -188,7 +202,9 @@ static int prepare(tune_job *job) {
     b->config.max_tokens = b->shape.tokens;
     knobs_configure(&knobs, b->routing.tokens, &b->config);
     if (!cli_devices_find((ferry_backend)o->backend, &b->devices)) return cli_fail("%s", b->devices.why);
-    return CLI_OK;
+    code = check_plan(job, &knobs);
+    if (code) return code;
+    return routing_draw(&b->routing, b->routing.tokens, b->shape.experts, b->shape.slots, o->skew, (uint64_t)o->seed);
 }
 
 static int report(const tune_job *job, const fy_tune_entry *best, int wins, const char *path) {

@@ -42,6 +42,8 @@ int tune_rank(void *user, const ferry_bootstrap *bootstrap, int rank);
 /* What is varied, one after the other. */
 enum { TUNE_MINIBATCH, TUNE_FAN_OUT, TUNE_PULL_WARPS, TUNE_COMM_SMS, TUNE_COMM_WORKERS, TUNE_AXES };
 extern const char *const tune_axis_name[TUNE_AXES];
+/* Of a candidate on CPUs, along one axis, at most. */
+int tune_neighbours(int quick);
 /* `base`, then its neighbours along the axis; returns their number, 1 where there is nothing to choose. `plan` is the
  * rule's. */
 int tune_candidates(const fy_tune_entry *base, const ferry_plan *plan, int axis, int quick, fy_tune_entry *candidates);

@@ -150,11 +150,11 @@ void tune_values(const fy_tune_entry *e, char *to, size_t room) {
 static void show(const fy_tune_entry *e) {
     char values[256];
     tune_values(e, values, sizeof values);
-    printf("%s, %s, %" PRId64 " workers, %" PRId64 " ranks; H %" PRId64 ", I %" PRId64 ", S %" PRId64 ", E %" PRId64
+    printf("%s, %s, %" PRId64 " worker%s, %" PRId64 " rank%s; H %" PRId64 ", I %" PRId64 ", S %" PRId64 ", E %" PRId64
            ", K %" PRId64 ", T %" PRId64 "; %s: %s (%.3f ms, by rule %.3f ms)\n",
-           e->machine, e->backend == FERRY_CUDA ? "cuda" : "cpu", e->workers, e->ranks, e->hidden, e->intermediate,
-           e->shared, e->experts, e->slots, e->max_tokens, e->backward ? "fwd+bwd" : "forward", values,
-           1e-3 * (double)e->tuned_us, 1e-3 * (double)e->rule_us);
+           e->machine, e->backend == FERRY_CUDA ? "cuda" : "cpu", e->workers, e->workers == 1 ? "" : "s", e->ranks,
+           e->ranks == 1 ? "" : "s", e->hidden, e->intermediate, e->shared, e->experts, e->slots, e->max_tokens,
+           e->backward ? "fwd+bwd" : "forward", values, 1e-3 * (double)e->tuned_us, 1e-3 * (double)e->rule_us);
 }
 
 static json_t *entry_json(const fy_tune_entry *e) {
@@ -175,18 +175,20 @@ static int is_remark(const char *line) {
     return *line == '\0' || *line == '#';
 }
 
-static void list_line(const char *line, size_t length, int number, json_t *entries, json_t *others) {
+/* Whether the line is an entry, or one that has to be spoken of. */
+static int list_line(const char *line, size_t length, int number, json_t *entries, json_t *others) {
     fy_tune_entry entry;
     int good = strlen(line) == length && fy_tune_parse(line, &entry);
     if (good && entries) json_array_append_new(entries, entry_json(&entry));
     if (good && !entries) show(&entry);
-    if (good || (is_remark(line) && strlen(line) == length)) return;
+    if (good || (is_remark(line) && strlen(line) == length)) return good;
     if (others) json_array_append_new(others, json_integer(number));
-    if (others) return;
+    if (others) return 1;
     printf("line %d: no entry of this version; layers pass it over: ", number);
     for (size_t i = 0; i < length && i < 60 && line[i] != '\n'; i++)
         putchar(isprint((unsigned char)line[i]) ? line[i] : '?');
     putchar('\n');
+    return 1;
 }
 
 int tune_file_list(const char *path, int named, int json) {
@@ -197,10 +199,12 @@ int tune_file_list(const char *path, int named, int json) {
     if (fault) return cli_fail("%s: %s", path, fault);
     FILE *file = fy_tune_open(path);
     json_t *entries = json ? json_array() : NULL, *others = json ? json_array() : NULL;
+    int said = 0;
     for (int number = 1; file && (length = getline(&line, &room, file)) > 0; number++)
-        list_line(line, (size_t)length, number, entries, others);
+        said |= list_line(line, (size_t)length, number, entries, others);
     free(line);
     if (file) fclose(file);
+    if (!json && !said) printf("no entries: %s %s\n", path, file ? "has none" : "does not exist");
     if (!json) return CLI_OK;
     return cli_print_json(json_pack("{s:s,s:o,s:o}", "file", path, "entries", entries, "other_lines", others));
 }

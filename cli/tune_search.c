@@ -25,6 +25,8 @@ static int64_t *value_of(fy_tune_entry *e, int axis) {
     }
 }
 
+int tune_neighbours(int quick) { return quick ? 2 : 4; }
+
 /* The values that are worth a look; those that the ring or the workers do not allow are left out. */
 static int values_of(const fy_tune_entry *base, const ferry_plan *plan, int axis, int quick, int64_t *values) {
     int gpu = base->backend == FERRY_CUDA, n = 0;
@@ -33,7 +35,7 @@ static int values_of(const fy_tune_entry *base, const ferry_plan *plan, int axis
     const int64_t comm_sms[] = {4, 8, 16};
     switch (axis) {
     case TUNE_MINIBATCH:
-        for (int i = 0; i < (quick ? 2 : 4); i++)
+        for (int i = 0; i < tune_neighbours(quick); i++)
             if (minibatch[i] >= (gpu ? 128 : 64) && minibatch[i] <= plan->ring_rows) values[n++] = minibatch[i];
         break;
     case TUNE_FAN_OUT:
@@ -48,7 +50,7 @@ static int values_of(const fy_tune_entry *base, const ferry_plan *plan, int axis
             if (comm_sms[i] < base->workers / 2) values[n++] = comm_sms[i];
         break;
     case TUNE_COMM_WORKERS:
-        for (int64_t w = 1; !gpu && w < base->workers && w <= (quick ? 2 : 4); w++)
+        for (int64_t w = 1; !gpu && w < base->workers && w <= tune_neighbours(quick); w++)
             if (w != plan->comm_workers) values[n++] = w;
         break;
     default:

@@ -39,7 +39,32 @@ expect 2 "$FERRY" bench --shape 64,64,6,2,1 --routing "$work/in.safetensors"
 says err "--shape 64,64,6,2,1 has 2 slots of a token, $work/in.safetensors has 3"
 silent out
 expect 0 "$FERRY" bench --shape qwen3-30b-a3b --scale 32 --repeat 1
-says out "H, I, T divided by 32: 256 tokens x 8 slots, H 64, I 64, 128 experts"
+says out "H, I, T divided by 32, H and I rounded to multiples of 64, at least 64: 256 tokens x 8 slots, H 64, I 64, 128"
+expect 0 "$FERRY" bench --help
+says out "rounded to multiples of 64"
+tr -s ' \n' ' ' <"$work/out" | grep -qF "with --shape all one for each shape, a line each" ||
+    problem "help: --json prints one object, however many shapes"
+
+# More than any machine has, or than a layer can: said before anything is drawn.
+for way in "" "--ranks 2 --processes" "--scale 2 --routing $work/in.safetensors"; do
+    shape=65536,65536,4096,1,1
+    case $way in *routing*) shape=65536,65536,4096,3,1 ;; esac
+    # shellcheck disable=SC2086
+    expect 1 timeout 20 "$FERRY" bench --shape $shape $way
+    says err "the layer and its tensors need "
+    says err " GB are available; give a larger --scale, fewer ranks or a smaller shape"
+    silent out
+done
+expect 1 timeout 20 "$FERRY" bench --scale 1 --shape 64,64,4096,2,1000000000
+says err "expected less than 2^30 rows"
+# A process that may not have what the machine has: the host has no number, and sizes can be read.
+if [ -z "$checkers" ]; then
+    little_memory() {
+        (ulimit -v 700000 && exec "$FERRY" bench --scale 1 --shape 2048,2048,32,1,16 --compute-workers 1 --repeat 1)
+    }
+    expect 1 little_memory
+    says err "rank 0: allocating 256.0 MiB: out of memory; a smaller layer or fewer ranks need less"
+fi
 
 for wrong in "--shape x" "--scale 0.5" "--ranks 0" "--repeat 0" "--threads --processes" "--isa sse" "--backend tpu" \
     "--context all" "--shape 64,64,4,5,100" --micro; do

@@ -42,6 +42,8 @@ expect 0 env FERRY_TUNE_FILE="$work/forged" "$FERRY" plan --shape $shape
 says out "minibatch tuned"
 expect 0 "$FERRY" tune --list --tune-file "$work/forged"
 says out "minibatch_rows 64"
+says out " workers, 1 rank; H 64"
+! grep -q "no entries" "$work/out" || problem "entries are denied"
 says out "line 2: no entry of this version; layers pass it over: somebody else's line"
 
 in=$work/in.safetensors
@@ -99,7 +101,24 @@ done
 
 # The usual place: its folders are made, and it may be missing.
 expect 0 env -u FERRY_TUNE_FILE XDG_CACHE_HOME="$work/cache" "$FERRY" tune --list
-silent out
+says out "no entries: $work/cache/ferry/tune does not exist"
+silent err
+expect 0 env -u FERRY_TUNE_FILE XDG_CACHE_HOME="$work/cache" "$FERRY" tune --list --json
+says out '"entries":[]'
 expect 0 env -u FERRY_TUNE_FILE XDG_CACHE_HOME="$work/cache" "$FERRY" tune --shape 16,16,2,1,4 --quick
 [ -s "$work/cache/ferry/tune" ] || problem "nothing at the usual place"
+: >"$work/empty"
+expect 0 "$FERRY" tune --list --tune-file "$work/empty"
+says out "no entries: $work/empty has none"
+
+# More than any machine has, or than a layer can: said before anything is drawn.
+for way in "" "--ranks 2 --backward"; do
+    # shellcheck disable=SC2086
+    expect 1 timeout 20 "$FERRY" tune --shape 65536,65536,4096,1,1 $way --tune-file "$work/none"
+    says err "the layers and their tensors need "
+    says err " GB are available; give fewer ranks or a smaller shape"
+    silent out
+done
+expect 1 timeout 20 "$FERRY" tune --shape 64,64,4096,2,1000000000 --tune-file "$work/none"
+says err "expected less than 2^30 rows"
 finish
