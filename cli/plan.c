@@ -4,16 +4,20 @@
 
 #include "cli/commands.h"
 #include "cli/device.h"
+#include "cli/memory.h"
 #include "cli/message.h"
 #include "cli/options.h"
 #include "cli/routing.h"
 #include "cli/run.h"
 #include "cli/shapes.h"
+#include "core/check.h"
 #include "core/tune.h"
 #include "rules/place.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define AT(field) .at = offsetof(plan_options, field)
 static const cli_option options[] = {
@@ -32,7 +36,7 @@ static const cli_option options[] = {
      .min = 1,
      .max = 10000,
      .argument = "F",
-     .help = "divides H, I and T of the shape (default 1)"},
+     .help = SHAPE_SCALE_HELP " (default 1)"},
     LAYER_KNOB_OPTIONS(plan_options, knobs),
     GRAD_DTYPE_OPTION(plan_options, "dtype of the weight gradients, for the bytes that memory moves (default bf16)"),
     {.name = "backend",
@@ -102,7 +106,7 @@ static int choose_machine(plan_job *job) {
     return machine_find(name, job->input.nranks, &job->machine);
 }
 
-/* Counts, asks for the machine, and prints. */
+/* Counts and prints. */
 static int plan(plan_job *job) {
     const plan_options *o = job->options;
     plan_input *in = &job->input;
@@ -110,15 +114,13 @@ static int plan(plan_job *job) {
     in->backend = (ferry_backend)o->backend;
     knobs_choose_workers(&o->knobs, o->backend, in->nranks, &in->comm_workers, &in->compute_workers);
     knobs_configure(&o->knobs, in->first_token[in->nranks], &job->config);
-    int code = choose_machine(job);
-    if (code) return code;
     if (in->compute_workers == 0) in->compute_workers = (int)job->machine.processors;
     job->given = given_of(&o->knobs);
     use_tuned(job);
     ferry_status status = plan_count(&job->input, &job->counts);
     if (status) return cli_fail_status(status, "planning the layer");
     for (int r = 0; r < in->nranks; r++) job->counts.rank[r].plan.tuned = job->tuned;
-    code = plan_report(job);
+    int code = plan_report(job);
     plan_counts_free(&job->counts);
     return code;
 }
@@ -136,22 +138,18 @@ static int plan_input_file(plan_job *job) {
         job->input.ids = p.ids;
         job->input.ids_dtype = p.ids_dtype;
         job->input.has_backward = p.dout != NULL;
-        code = plan(job);
+        code = choose_machine(job);
+        if (!code) code = plan(job);
     }
     run_problem_close(&p);
     return code;
 }
 
-static int plan_routing(plan_job *job, const layer_shape *shape, const routing *r) {
+static int plan_routing(plan_job *job, const routing *r) {
     int64_t first_token[KNOB_MAX_RANKS + 1];
-    int ranks = job->options->ranks ? (int)job->options->ranks : 1;
+    int ranks = job->input.nranks;
     for (int i = 0; i <= ranks; i++) first_token[i] = fy_split_first(r->tokens, ranks, i);
-    job->config.hidden = shape->hidden;
-    job->config.intermediate = shape->intermediate;
-    job->config.experts = shape->experts;
-    job->config.slots = shape->slots;
     job->config.max_tokens = fy_split_size(r->tokens, ranks, 0);
-    job->input.nranks = ranks;
     job->input.first_token = first_token;
     job->input.ids = r->ids;
     job->input.ids_dtype = FERRY_I32;
@@ -159,19 +157,42 @@ static int plan_routing(plan_job *job, const layer_shape *shape, const routing *
     return plan(job);
 }
 
+/* What cannot be is said before, and what takes a while is announced on a terminal. */
+static int draw(const plan_job *job, routing *r) {
+    const plan_options *o = job->options;
+    const ferry_layer_config *c = &job->config;
+    const double logit_s = 30e-9; /* one processor, about */
+    int64_t tokens = c->max_tokens * job->input.nranks;
+    double seconds = logit_s * (double)tokens * (double)c->experts;
+    ferry_status status = fy_check_layer_config(c, job->input.nranks);
+    if (status) return cli_fail_status(status, "planning the layer");
+    int code = memory_check("the ids and their weights", 8.0 * (double)tokens * (double)c->slots,
+                            "a larger --scale, fewer ranks or a smaller shape");
+    if (code) return code;
+    if (seconds >= 1 && !o->json && isatty(STDERR_FILENO))
+        cli_note("drawing the ids of %" PRId64 " tokens over %" PRId64 " experts takes about %.0f s", tokens,
+                 c->experts, seconds);
+    return routing_draw(r, tokens, c->experts, c->slots, o->skew, (uint64_t)o->seed);
+}
+
 static int plan_shape(plan_job *job) {
     const plan_options *o = job->options;
-    int ranks = o->ranks ? (int)o->ranks : 1;
+    int ranks = job->input.nranks = o->ranks ? (int)o->ranks : 1;
     layer_shape shape;
     routing r;
     job->title = o->shape ? o->shape : SHAPE_DEFAULT;
     int code = shape_parse(job->title, ranks, &shape);
     if (code) return code;
     shape = shape_scaled(shape, o->scale);
-    code = o->routing ? routing_read_for(&r, o->routing, job->title, &shape)
-                      : routing_draw(&r, shape.tokens * ranks, shape.experts, shape.slots, o->skew, (uint64_t)o->seed);
+    job->config.hidden = shape.hidden;
+    job->config.intermediate = shape.intermediate;
+    job->config.experts = shape.experts;
+    job->config.slots = shape.slots;
+    job->config.max_tokens = shape.tokens;
+    code = choose_machine(job);
+    if (!code) code = o->routing ? routing_read_for(&r, o->routing, job->title, &shape) : draw(job, &r);
     if (code) return code;
-    code = plan_routing(job, &shape, &r);
+    code = plan_routing(job, &r);
     routing_free(&r);
     return code;
 }

@@ -59,7 +59,9 @@ static int read_file(const char *name, machine *m) {
             name);
     json_error_t error;
     json_t *object = json_load_file(path, 0, &error);
-    if (!object) return cli_fail("%s: line %d: %s", path, error.line, error.text);
+    if (!object)
+        return cli_fail("%s: not a machine description, which is JSON of the form of data/machines: line %d: %s", path,
+                        error.line, error.text);
     int code = read_description(object, path, m);
     json_decref(object);
     return code;

@@ -153,10 +153,10 @@ static void print_layer(const plan_job *job) {
     const ferry_layer_config *c = &job->config;
     const ferry_plan *plan = &job->counts.rank[0].plan;
     int64_t waves = plan_two_waves(c, &job->machine);
-    printf("layer     %s: %" PRId64 " tokens over %d ranks x %" PRId64 " slots, H %" PRId64 ", I %" PRId64 ", %" PRId64
+    printf("layer     %s: %" PRId64 " tokens over %d rank%s x %" PRId64 " slots, H %" PRId64 ", I %" PRId64 ", %" PRId64
            " experts, shared expert %" PRId64 "\n",
-           job->title, job->input.first_token[job->input.nranks], job->input.nranks, c->slots, c->hidden,
-           c->intermediate, c->experts, c->shared);
+           job->title, job->input.first_token[job->input.nranks], job->input.nranks, job->input.nranks == 1 ? "" : "s",
+           c->slots, c->hidden, c->intermediate, c->experts, c->shared);
     if (job->options->backend == FERRY_CUDA)
         printf(
             "knobs     %d multiprocessors each, %d of them for communication alone; %d pulling warps, a row pulled %s",
@@ -165,7 +165,7 @@ static void print_layer(const plan_job *job) {
         printf("knobs     %d + %d workers each", job->input.comm_workers, job->input.compute_workers);
     printf("; minibatch %" PRId64 ", ring %" PRId64 ", context %" PRId64 " rows", plan->minibatch_rows, plan->ring_rows,
            plan->context_rows);
-    if (waves) printf("; two waves of product tiles there: %" PRId64 " rows", waves);
+    if (waves) printf("; two waves of product tiles on %s: %" PRId64 " rows", job->machine.name, waves);
     printf("\nchosen    ");
     for (int i = 0, any = 0; i < CHOICES; i++)
         if (has_choice(job, &choices[i]))
@@ -183,9 +183,9 @@ static void print_ranks(const plan_job *job) {
     }
     const plan_rank *p = &job->counts.rank[most];
     printf("busiest   rank %d: %" PRId64 " rows (the least busy, rank %d, %" PRId64 "), %" PRId64
-           " macrobatches, %" PRId64 " steps, %" PRId64 " pulls, %" PRId64 " rows recomputed\n",
+           " macrobatch%s, %" PRId64 " steps, %" PRId64 " pulls, %" PRId64 " rows recomputed\n",
            most, p->forward.rows, least, job->counts.rank[least].forward.rows, p->forward.macrobatches,
-           p->forward.steps, p->forward.pulls, p->backward.recomputed_rows);
+           p->forward.macrobatches == 1 ? "" : "es", p->forward.steps, p->forward.pulls, p->backward.recomputed_rows);
 }
 
 static void print_work(const plan_job *job, const char *name, int both) {

@@ -9,8 +9,8 @@ silent err
 for label in layer knobs chosen memory busiest machine forward fwd+bwd; do
     grep -q "^$label " "$work/out" || problem "ferry plan has no line '$label'"
 done
-says out "kimi-slice: 2048 tokens over 1 ranks x 6 slots, H 7168, I 2048, 6 experts"
-says out "two waves of product tiles there: 2112 rows"
+says out "kimi-slice: 2048 tokens over 1 rank x 6 slots, H 7168, I 2048, 6 experts"
+says out "two waves of product tiles on NVIDIA H200 SXM: 2112 rows"
 says out "floor 1.384 ms"
 # shellcheck disable=SC2086
 expect 0 "$FERRY" plan --json --ranks 2 --skew 1 --ring 64 --context recompute $h200
@@ -46,6 +46,42 @@ fi
 expect 2 "$FERRY" plan --shape nothing
 says err "kimi-slice, glm5-slice"
 expect 2 "$FERRY" plan --shape 64,64,4,5,100
+says err "5 slots of a token cannot be different ones of 4 experts"
+# Five numbers, one of which cannot be.
+while read -r shape name least; do
+    for command in plan trace; do
+        expect 2 "$FERRY" $command --shape "$shape"
+        says err "--shape: $name ("
+        says err ") of '$shape' is out of range; expected $least to 2147483647"
+        silent out
+    done
+done <<END
+0,0,0,0,0 H 1
+256,0,8,2,64 I 1
+256,256,2147483648,2,64 E 1
+256,256,8,-2,64 K 1
+256,256,8,2,99999999999999999999 T 0
+END
+expect 2 "$FERRY" plan --shape 256,0,8,2
+says err "or five numbers H,I,E,K,T"
+# What cannot be is said before ids are drawn, which would take hours; what takes a second is announced on a terminal.
+expect 1 timeout 20 "$FERRY" plan --shape 64,64,4096,2,1000000000 $h200
+says err "expected less than 2^30 rows"
+expect 2 timeout 20 "$FERRY" plan --shape 64,64,4096,2,100000000 --machine vax
+drawn="plan --shape 64,64,1024,2,40000 $h200"
+if command -v script >/dev/null 2>&1; then
+    for json in "" --json; do
+        expect 0 script -qec "$FERRY $drawn $json" "$work/typescript"
+        if [ -z "$json" ]; then
+            says out "ferry plan: drawing the ids of 40000 tokens over 1024 experts takes about 1 s"
+        else
+            ! grep -q drawing "$work/out" || problem "a remark beside the JSON object"
+        fi
+    done
+fi
+# shellcheck disable=SC2086
+expect 0 "$FERRY" $drawn
+silent err
 expect 2 "$FERRY" plan --machine vax
 expect 2 "$FERRY" plan --shape olmoe --input "$work/in"
 says err "exclude each other"
@@ -54,7 +90,10 @@ echo '{"name": "half", "processors": 1}' >"$work/half.json"
 expect 1 "$FERRY" plan --machine "$work/half.json"
 says err "product_flop_per_s"
 echo '{' >"$work/half.json"
-expect 1 "$FERRY" plan --machine "$work/half.json"
+for wrong in "$work/half.json" README.md; do
+    expect 1 "$FERRY" plan --machine "$wrong"
+    says err "ferry plan: $wrong: not a machine description"
+done
 expect 1 "$FERRY" plan --input "$work/absent" $h200
 "$TENSORS" make "$work/in.safetensors" N=40 K=3 E=6 || problem "no input"
 # An input of ferry run has ids and weights, so it serves as a routing too.
