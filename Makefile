@@ -21,7 +21,9 @@ $(BUILD)/CMakeCache.txt:
 	@tools/setup.sh
 	@cmake -S . -B $(BUILD) $(CMAKE_OPTIONS)
 
-train: all
+# The command alone: no tests, no libraries for others.
+train: $(BUILD)/CMakeCache.txt
+	@cmake --build $(BUILD) -j $(JOBS) --target ferry
 	@$(BUILD)/ferry train $(TRAIN_OPTIONS)
 
 # Unit tests, tests of the command, and the layer against its reference: minutes.

@@ -35,6 +35,11 @@ for command in $commands; do
     silent out
 done
 
+# Training by make builds the command and no test.
+expect 0 env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -n train BUILD="$FERRY_BUILD"
+says out "--target ferry"
+! grep -vF -- "--target ferry" "$work/out" | grep -q -- --build || problem "make train builds more: $(cat "$work/out")"
+
 # The manual page has every option of every command, is the same every time, and roff has nothing to say about it.
 expect 0 "$FERRY" --man
 silent err
