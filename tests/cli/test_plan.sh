@@ -69,7 +69,7 @@ expect 1 timeout 20 "$FERRY" plan --shape 64,64,4096,2,1000000000 $h200
 says err "expected less than 2^30 rows"
 expect 2 timeout 20 "$FERRY" plan --shape 64,64,4096,2,100000000 --machine vax
 drawn="plan --shape 64,64,1024,2,40000 $h200"
-if command -v script >/dev/null 2>&1; then
+if script -qec true /dev/null >/dev/null 2>&1; then
     for json in "" --json; do
         expect 0 script -qec "$FERRY $drawn $json" "$work/typescript"
         if [ -z "$json" ]; then

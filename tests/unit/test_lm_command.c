@@ -382,10 +382,18 @@ static void test_sample_on_a_terminal(void **state) {
     const train_job job = {.options = {.json = 0}};
     char got[256] = "";
     size_t used = 0, size;
+    int kept = redirect(STDOUT_FILENO, "stdout");
+    train_print_sample(&job, (const unsigned char *)SAMPLE, sizeof SAMPLE - 1);
+    restore(STDOUT_FILENO, kept);
+    char *file = read_file("stdout", &size);
+    assert_string_equal(file, SAMPLE "\n");
+    free(file);
+
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    if (terminal < 0) skip(); /* a container without terminals */
+    assert_true(grantpt(terminal) == 0 && unlockpt(terminal) == 0);
     fflush(NULL);
-    int kept = redirect(STDOUT_FILENO, ptsname(terminal));
+    kept = redirect(STDOUT_FILENO, ptsname(terminal));
     train_print_sample(&job, (const unsigned char *)SAMPLE, sizeof SAMPLE - 1);
     while (used < sizeof SHOWN - 1) {
         ssize_t count = read(terminal, got + used, sizeof got - 1 - used);
@@ -395,13 +403,6 @@ static void test_sample_on_a_terminal(void **state) {
     restore(STDOUT_FILENO, kept);
     close(terminal);
     assert_string_equal(got, SHOWN);
-
-    kept = redirect(STDOUT_FILENO, "stdout");
-    train_print_sample(&job, (const unsigned char *)SAMPLE, sizeof SAMPLE - 1);
-    restore(STDOUT_FILENO, kept);
-    char *file = read_file("stdout", &size);
-    assert_string_equal(file, SAMPLE "\n");
-    free(file);
 }
 
 /* A training that has the default number of steps says whether it has learned enough. "late" is "half", except that it
