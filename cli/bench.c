@@ -100,15 +100,11 @@ static void choose_scale(bench_job *job, const layer_shape *shape) {
  * its memory is its own. */
 static int check_plan(const bench_job *job) {
     const bench_options *o = job->options;
-    ferry_plan plan = {.size = sizeof plan};
     if (o->backend == FERRY_CUDA) return CLI_OK;
     if (!machine_isa_name((ferry_isa)o->isa)) return cli_fail("%s", ferry_last_error());
-    ferry_status status =
-        ferry_layer_plan(&job->config, FERRY_CPU, 0, (int)o->ranks, job->comm_workers, job->compute_workers, &plan);
-    if (status) return cli_fail_status(status, "planning the layer");
-    double bytes = bench_tensor_bytes(job, 1) + bench_product_bytes(job) +
-                   memory_of_layer(&job->config, (int)o->ranks, job->comm_workers, job->compute_workers, 1);
-    return memory_check("the layer and its tensors", bytes, "a larger --scale, fewer ranks or a smaller shape");
+    return memory_check_layers(&job->config, (int)o->ranks, job->comm_workers, job->compute_workers, 1, 1,
+                               bench_tensor_bytes(job, 1) + bench_product_bytes(job),
+                               "a larger --scale, fewer ranks or a smaller shape");
 }
 
 static int prepare(bench_job *job) {

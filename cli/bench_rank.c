@@ -2,6 +2,7 @@
 /* One rank of `ferry bench`: random inputs, then product kernel, forward and backward in turn. */
 #include "cli/bench_rank.h"
 
+#include "cli/memory.h"
 #include "cli/message.h"
 #include "comm/clock.h"
 #include "rules/bf16.h"
@@ -89,12 +90,8 @@ void bench_fill_backward(bench_rank_state *s) {
 }
 
 double bench_tensor_bytes(const bench_job *job, int backward) {
-    const ferry_layer_config *c = &job->config;
-    double tokens = (double)job->routing.tokens, rows = tokens * (double)c->hidden, slots = tokens * (double)c->slots;
-    double weights = 3.0 * (double)c->hidden * (double)c->intermediate * (double)c->experts;
-    double bytes = 2 * (2 * rows + weights) + 8 * slots; /* x, out and weights; ids and their weights */
-    if (backward) bytes += 4 * rows + 4 * slots + (job->options->grad_bf16 ? 2 : 4) * weights;
-    return bytes;
+    return memory_of_inputs(&job->config, job->routing.tokens, backward) +
+           memory_of_results(&job->config, job->routing.tokens, backward, job->options->grad_bf16 ? 2 : 4);
 }
 
 /* ---- Setting up ---- */

@@ -95,17 +95,14 @@ static int most_processors(const trace_job *job, const cli_devices *devices) {
     return job->compute_workers > 0 && job->compute_workers < share ? job->compute_workers : share;
 }
 
-/* Bytes of the host that the calls will touch, as no extents overflow them; tensors of a file stay in the file. */
+/* Bytes of the host that the calls will touch; tensors of a file stay in the file, results on a GPU there. */
 static double needed_bytes(const trace_job *job, int drawn) {
     const run_problem *p = job->problem;
-    double rows = (double)(p->tokens * p->hidden), slots = (double)(p->tokens * p->slots);
-    double weights = 3.0 * (double)p->hidden * (double)p->intermediate * (double)p->experts;
-    double bytes = drawn ? 2 * (2 * rows + weights) + 8 * slots : 0; /* x, dout and weights; ids and their weights */
+    int backward = (int)job->options->backward;
+    double bytes = drawn ? memory_of_inputs(&job->config, p->tokens, 1) : 0;
     if (job->options->backend == FERRY_CUDA) return bytes;
-    bytes += 2 * rows;
-    if (job->options->backward) bytes += 2 * rows + 4 * (slots + weights);
-    return bytes + memory_of_layer(&job->config, p->nranks, job->comm_workers, job->compute_workers,
-                                   (int)job->options->backward);
+    return bytes + memory_of_results(&job->config, p->tokens, backward, 4) +
+           memory_of_layer(&job->config, p->nranks, job->comm_workers, job->compute_workers, backward);
 }
 
 /* `block`: for tensors that are to be drawn; NULL when a file has them. */

@@ -175,14 +175,10 @@ static int check_plan(const tune_job *job, const layer_knobs *knobs) {
     const tune_options *o = job->options;
     const bench_job *b = &job->bench;
     int ranks = (int)o->ranks, backward = (int)o->backward, comm, compute;
-    ferry_plan plan = {.size = sizeof plan};
     if (o->backend == FERRY_CUDA) return CLI_OK;
     knobs_choose_workers(knobs, o->backend, ranks, &comm, &compute);
-    ferry_status status = ferry_layer_plan(&b->config, FERRY_CPU, 0, ranks, comm, compute, &plan);
-    if (status) return cli_fail_status(status, "planning the layer");
-    double layers = (1 + tune_neighbours((int)o->quick)) * memory_of_layer(&b->config, ranks, comm, compute, backward);
-    return memory_check("the layers and their tensors", bench_tensor_bytes(b, backward) + layers,
-                        "fewer ranks or a smaller shape");
+    return memory_check_layers(&b->config, ranks, comm, compute, 1 + tune_neighbours((int)o->quick), backward,
+                               bench_tensor_bytes(b, backward), "fewer ranks or a smaller shape");
 }
 
 static int prepare(tune_job *job) {
