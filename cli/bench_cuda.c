@@ -125,6 +125,8 @@ static int measure_copy(gpu_rank *g) {
     cudaStream_t stream = g->s->device.stream;
     char *from = cli_device_alloc(&g->s->device, 2 * bytes);
     if (!from) return good(g, "measuring copies", g->s->device.why);
+    /* What is behind a gate waits for all ranks, and an allocation may wait for what is on its GPU: all are made. */
+    if (!good_status(g, "ferry_barrier", ferry_barrier(g->s->comm))) return 0;
     for (int i = 0; i < 8; i++) {
         int done = good(g, "gate", bench_lane_begin(&g->lane)) && good(g, "meeting", bench_lane_meet(&g->lane)) &&
                    good(g, "marking", bench_lane_mark(&g->lane)) &&
@@ -174,7 +176,8 @@ static void read_sample(gpu_rank *g, bench_sample *sample) {
 static int count(gpu_rank *g) {
     bench_result *result = g->s->result;
     result->forward.size = result->backward.size = sizeof(ferry_stats);
-    int done = good_status(g, "ferry_barrier", ferry_barrier(g->s->comm)) && enqueue_forward(g, g->s->context) &&
+    int done = good_status(g, "ferry_barrier", ferry_barrier(g->s->comm)) && enqueue_forward(g, NULL) &&
+               enqueue_forward(g, g->s->context) &&
                good(g, "waiting", say(cudaStreamSynchronize(g->s->device.stream))) &&
                good_status(g, "ferry_layer_stats", ferry_layer_stats(g->s->layer, &result->forward));
     if (!done || !g->s->context) return done;

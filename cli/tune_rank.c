@@ -134,6 +134,9 @@ static int measure(tune_state *s) {
     int code = first_calls(s);
     const char *why = bench_lane_open(&s->lane, &s->bench.device, gates, s->bench.rank, (int)s->job->options->ranks);
     if (!code && why) code = cli_fail("rank %d: %s", s->bench.rank, why);
+    /* What is behind a gate waits for all ranks: none is still on its way here, where it may wait for its GPU. */
+    ferry_status met = code ? FERRY_OK : ferry_barrier(s->bench.comm);
+    if (!code && met) code = cli_fail_status(met, "meeting before the first turn");
     if (!code) code = repeat(s, timed_on_gpu);
     if (code) bench_lane_give_up(gates, s->bench.rank);
     cli_device_wait(&s->bench.device);

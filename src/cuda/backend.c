@@ -92,7 +92,7 @@ static ferry_status comm_create(ferry_comm *comm) {
     fy_gpu_comm *g = NULL;
     identity mine = {.known = 0};
     int sms = 0;
-    fy_on_device scope = {0, 0};
+    fy_on_device scope = {0};
     char name[256] = "";
     ferry_status status = look_at_device(comm->config.device, &mine, name, &sms);
     if (status == FERRY_OK)
@@ -116,7 +116,7 @@ static ferry_status comm_create(ferry_comm *comm) {
 }
 
 static void comm_destroy(ferry_comm *comm) {
-    fy_on_device scope = {0, 0};
+    fy_on_device scope = {0};
     fy_enter_device(fy_gpu_comm_of(comm)->device, &scope);
     fy_gpu_watch_stop(comm);
     fy_gpu_sym_end(comm);
@@ -128,7 +128,7 @@ static ferry_status layer_create(ferry_layer *layer) {
     ferry_comm *comm = layer->comm;
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     fy_gpu_layer *l = NULL;
-    fy_on_device scope = {0, 0};
+    fy_on_device scope = {0};
     ferry_status status = fy_enter_device(g->device, &scope);
     if (status == FERRY_OK) status = fy_alloc(&comm->memory, sizeof *l, "the CUDA state of a layer", (void **)&l);
     status = fy_agree(comm, status, "ferry_layer_create");
@@ -181,7 +181,7 @@ static void layer_destroy(ferry_layer *layer) {
     ferry_comm *comm = layer->comm;
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
     fy_gpu_layer *l = layer->state;
-    fy_on_device scope = {0, 0};
+    fy_on_device scope = {0};
     fy_enter_device(g->device, &scope);
     settle(g, l);
     pthread_mutex_lock(&g->lock);
@@ -212,7 +212,7 @@ static ferry_status context_create(ferry_context *context) {
 
 static void context_destroy(ferry_context *context) {
     ferry_layer *layer = context->layer;
-    fy_on_device scope = {0, 0};
+    fy_on_device scope = {0};
     if (!context->owned) return;
     fy_enter_device(fy_gpu_comm_of(layer->comm)->device, &scope);
     fy_gpu_context_memory_give(layer->state, context->memory);

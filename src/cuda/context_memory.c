@@ -2,7 +2,8 @@
 /*
  * Memory of contexts that the library gives. A context may be destroyed while calls that use it are in flight, and
  * freeing device memory waits for the device, which may wait for a peer. So what cannot be freed at once is kept, for
- * the next context of the layer, whose calls come after those in flight, or until nothing is in flight.
+ * the next context of the layer, whose calls come after those in flight, or until nothing is in flight; where ranks
+ * share the device, until the layer goes.
  */
 #include "cuda/backend.h"
 
@@ -11,7 +12,10 @@ struct fy_gpu_spare {
     fy_gpu_spare *next;
 };
 
-static int in_flight(const fy_gpu_comm *g) { return g->called && cudaEventQuery(g->last) == cudaErrorNotReady; }
+/* Whether freeing may wait: for calls of this rank, or of another one on its device. */
+static int is_busy(const fy_gpu_comm *g) {
+    return g->sharing > 1 || (g->called && cudaEventQuery(g->last) == cudaErrorNotReady);
+}
 
 static void free_memory(fy_gpu_layer *l, uint8_t *memory) {
     cudaFree(memory);
@@ -43,7 +47,7 @@ ferry_status fy_gpu_context_memory_take(fy_gpu_layer *l, uint8_t **memory) {
 
 void fy_gpu_context_memory_give(fy_gpu_layer *l, uint8_t *memory) {
     fy_gpu_spare *spare;
-    if (in_flight(fy_gpu_comm_of(l->layer->comm)) &&
+    if (is_busy(fy_gpu_comm_of(l->layer->comm)) &&
         fy_alloc(&l->layer->comm->memory, sizeof *spare, "a spare context", (void **)&spare) == FERRY_OK) {
         *spare = (fy_gpu_spare){memory, l->spare};
         l->spare = spare;

@@ -8,6 +8,7 @@
 #include "cuda/error.h"
 #include "cuda/kernels.h"
 #include "cuda/maps.h"
+#include "cuda/now.h"
 #include "cuda/sides.h"
 #include "rules/tile.h"
 
@@ -25,7 +26,7 @@ static ferry_status allocate(fy_gpu_engine *e) {
     fy_gpu_lay_tables(&e->shape, e->tables, &e->call.table);
     fy_gpu_lay_ring(&e->shape, e->ring, &e->call.table);
     FY_CUDA(cudaHostGetDevicePointer((void **)&e->call.page, e->page, 0), "mapping the report page");
-    FY_CUDA(cudaMemset(e->tables, 0, (size_t)e->table_bytes), "clearing row tables");
+    FY_CUDA(fy_clear_now(e->tables, (size_t)e->table_bytes), "clearing row tables");
     return FERRY_OK;
 }
 
@@ -41,14 +42,12 @@ static ferry_status fill_tables(fy_gpu_engine *e, const int32_t *expert_rank) {
         if (map[i] >= 0) map[experts + local++] = (int32_t)i;
     }
     const uint32_t no_slot = UINT32_MAX;
-    cudaError_t error = cudaMemcpy(e->call.table.expert_local, map, (size_t)experts * 4, cudaMemcpyHostToDevice);
-    if (error == cudaSuccess)
-        error = cudaMemcpy(e->call.table.expert_rank, expert_rank, (size_t)experts * 4, cudaMemcpyHostToDevice);
+    cudaError_t error = fy_copy_now(e->call.table.expert_local, map, (size_t)experts * 4);
+    if (error == cudaSuccess) error = fy_copy_now(e->call.table.expert_rank, expert_rank, (size_t)experts * 4);
     if (error == cudaSuccess && local)
-        error = cudaMemcpy(e->call.table.local_expert, map + experts, (size_t)local * 4, cudaMemcpyHostToDevice);
-    if (error == cudaSuccess)
-        error = cudaMemcpy(&e->call.table.state->bad_slot, &no_slot, sizeof no_slot, cudaMemcpyHostToDevice);
-    if (error == cudaSuccess) error = cudaMemcpy(e->call.table.side, side, sizeof side, cudaMemcpyHostToDevice);
+        error = fy_copy_now(e->call.table.local_expert, map + experts, (size_t)local * 4);
+    if (error == cudaSuccess) error = fy_copy_now(&e->call.table.state->bad_slot, &no_slot, sizeof no_slot);
+    if (error == cudaSuccess) error = fy_copy_now(e->call.table.side, side, sizeof side);
     free(map);
     FY_CUDA(error, "copying the expert map and the sides to the device");
     return FERRY_OK;

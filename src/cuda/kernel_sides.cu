@@ -31,7 +31,7 @@ cudaError_t fy_launch_sides(void *memory, int sms) {
     cudaError_t error = cudaFuncSetAttribute(fy_sides_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ALONE);
     if (error != cudaSuccess) return error;
     uint8_t *lines = (uint8_t *)memory + FY_GPU_MAX_SMS * FY_SIDE_LINES * sizeof(float);
-    fy_sides_kernel<<<sms, 32, ALONE>>>((float *)memory, lines);
+    fy_sides_kernel<<<sms, 32, ALONE, cudaStreamPerThread>>>((float *)memory, lines);
     return cudaGetLastError();
 }
 }

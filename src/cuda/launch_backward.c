@@ -9,6 +9,7 @@
 #include "cuda/kernels.h"
 #include "cuda/kernels_backward.h"
 #include "cuda/maps.h"
+#include "cuda/now.h"
 #include "rules/ring.h"
 
 #include <string.h>
@@ -51,7 +52,7 @@ ferry_status fy_gpu_gradient_create(fy_gpu_gradient *d, fy_gpu_engine *engine) {
     FY_CUDA(cudaMalloc((void **)&d->memory, (size_t)d->bytes), "allocating the backward's rows on the device");
     fy_gpu_lay_backward(s, d->memory, &d->call.table);
     const fy_gpu_backward_state none = {0};
-    cudaError_t error = cudaMemcpy(d->call.table.state, &none, sizeof none, cudaMemcpyHostToDevice);
+    cudaError_t error = fy_copy_now(d->call.table.state, &none, sizeof none);
     ferry_status status = error == cudaSuccess ? map_own_memory(d) : FERRY_OK;
     if (error == cudaSuccess) error = fy_load_backward();
     if (error != cudaSuccess)

@@ -8,6 +8,7 @@
 
 #include "cuda/error.h"
 #include "cuda/kernels.h"
+#include "cuda/now.h"
 #include "rules/side.h"
 
 #include <pthread.h>
@@ -28,9 +29,9 @@ static ferry_status measure(int device, uint8_t *side) {
     size_t bytes = fy_side_bytes();
     FY_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "counting multiprocessors");
     FY_CUDA(cudaMalloc((void **)&memory, bytes), "allocating what finds the sides of the cache");
-    cudaError_t error = cudaMemset(memory, 0, bytes);
+    cudaError_t error = fy_clear_now(memory, bytes);
     if (error == cudaSuccess) error = fy_launch_sides(memory, sms);
-    if (error == cudaSuccess) error = cudaMemcpy(time, memory, sizeof time, cudaMemcpyDeviceToHost);
+    if (error == cudaSuccess) error = fy_copy_now(time, memory, sizeof time);
     cudaFree(memory);
     FY_CUDA(error, "finding the sides of the cache");
     /* Numbers may have gaps, and a multiprocessor that others keep busy may have had no block. */

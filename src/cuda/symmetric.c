@@ -23,7 +23,7 @@ static ferry_status agree_on_bytes(ferry_comm *comm, size_t bytes) {
 
 static ferry_status make(ferry_comm *comm, size_t bytes, fy_gpu_block *block) {
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
-    fy_on_device scope = {0, 0};
+    fy_on_device scope = {0};
     ferry_status status = fy_agree(comm, fy_enter_device(g->device, &scope), "ferry_sym_alloc");
     if (status == FERRY_OK) status = fy_gpu_memory_create(comm, g->device, bytes, "ferry_sym_alloc", &block->memory);
     fy_leave_device(&scope);
@@ -49,7 +49,7 @@ ferry_status fy_gpu_sym_alloc(ferry_comm *comm, size_t bytes, void **memory) {
 
 static void end_block(ferry_comm *comm, fy_gpu_block *block) {
     fy_gpu_comm *g = fy_gpu_comm_of(comm);
-    fy_on_device scope = {0, 0};
+    fy_on_device scope = {0};
     fy_enter_device(g->device, &scope);
     if (g->called) cudaEventSynchronize(g->last); /* it may read the block; deadlines bound it */
     fy_gpu_memory_destroy(comm, &block->memory);

@@ -8,6 +8,7 @@
 #include "cuda/error.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels_backward.h"
+#include "cuda/now.h"
 #include "rules/ring.h"
 
 #include <stdlib.h>
@@ -181,7 +182,7 @@ static ferry_status find_steps(const fy_gpu_layer *l, trace_copy *copy) {
     const fy_gpu_call *c = &l->engine.call;
     const fy_gpu_tile *from = copy->backward ? l->gradient.call.table.tile : c->table.tile;
     int32_t tiles = 0;
-    FY_CUDA(cudaMemcpy(&tiles, &c->table.state->tiles, sizeof tiles, cudaMemcpyDeviceToHost), "copying a trace");
+    FY_CUDA(fy_copy_now(&tiles, &c->table.state->tiles, sizeof tiles), "copying a trace");
     fy_gpu_tile *tile = malloc((size_t)(tiles > 0 ? tiles : 1) * sizeof *tile);
     copy->blocks = c->max_blocks;
     copy->step = malloc((size_t)(copy->blocks + 1) * sizeof *copy->step);
@@ -189,7 +190,7 @@ static ferry_status find_steps(const fy_gpu_layer *l, trace_copy *copy) {
         free(tile);
         return fy_fail(FERRY_E_MEMORY, "no memory to tell a trace");
     }
-    cudaError_t error = cudaMemcpy(tile, from, (size_t)tiles * sizeof *tile, cudaMemcpyDeviceToHost);
+    cudaError_t error = fy_copy_now(tile, from, (size_t)tiles * sizeof *tile);
     int step = -1, in_macro = 0, macro = -1;
     for (int32_t t = 0; t < tiles && error == cudaSuccess; t++, in_macro++) {
         int block = tile[t].row / FY_BLOCK_ROWS;
@@ -208,9 +209,8 @@ static ferry_status take(const fy_gpu_layer *l, trace_copy *copy) {
     const fy_gpu_trace *t = &l->tracer->device;
     copy->count = malloc((size_t)copy->workers * sizeof *copy->count);
     if (!copy->count) return fy_fail(FERRY_E_MEMORY, "no memory to tell a trace");
-    FY_CUDA(cudaMemcpy(copy->launch, t->launch, sizeof copy->launch, cudaMemcpyDeviceToHost), "copying a trace");
-    FY_CUDA(cudaMemcpy(copy->count, t->count, (size_t)copy->workers * sizeof *t->count, cudaMemcpyDeviceToHost),
-            "copying a trace");
+    FY_CUDA(fy_copy_now(copy->launch, t->launch, sizeof copy->launch), "copying a trace");
+    FY_CUDA(fy_copy_now(copy->count, t->count, (size_t)copy->workers * sizeof *t->count), "copying a trace");
     for (int64_t w = 0; w < copy->workers; w++)
         if (copy->count[w] > copy->most) copy->most = copy->count[w];
     if (copy->most > t->room) copy->most = t->room;
@@ -218,8 +218,8 @@ static ferry_status take(const fy_gpu_layer *l, trace_copy *copy) {
     copy->span = malloc(width * (size_t)copy->workers + 1);
     if (!copy->span) return fy_fail(FERRY_E_MEMORY, "no memory to tell a trace");
     if (width > 0)
-        FY_CUDA(cudaMemcpy2D(copy->span, width, t->span, (size_t)t->room * sizeof *t->span, width,
-                             (size_t)copy->workers, cudaMemcpyDeviceToHost),
+        FY_CUDA(fy_copy_rows_now(copy->span, width, t->span, (size_t)t->room * sizeof *t->span, width,
+                                 (size_t)copy->workers),
                 "copying a trace");
     return find_steps(l, copy);
 }
