@@ -26,10 +26,6 @@ enum {
     FY_STAGES = 4,
     FY_CHUNK = 512,        /* slots that one block of the schedule sorts */
     FY_SUM_COLUMNS = 1024, /* of a token: the unit of summing */
-    FY_CLAIM = 4,          /* units that a warp claims at once */
-    /* Units at the end that are claimed one by one: sooner by warps that need long for one, having few registers. */
-    FY_LAST_OF_FEW = 8192,
-    FY_LAST_OF_MANY = 2048,
     FY_PULL_ROWS = 8,         /* rows of a pull ticket */
     FY_HEAD_ROWS = 2,         /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head of one rank alone is as many steps as have so many bytes, at least one */
@@ -94,7 +90,8 @@ typedef struct fy_gpu_state {
     uint32_t take_product[FY_SIDES * FY_LINE_WORDS]; /* of each side */
     uint32_t take_pull, line2[31];
     uint32_t take_head, line3[31];
-    uint32_t claimed, line7[31];                       /* parts of tokens whose sum somebody has taken */
+    uint32_t take_sum, line7[31];                      /* parts of complete tokens */
+    uint32_t take_share, complete, line8[30];          /* shares of tokens that are looked at; tokens listed so far */
     uint32_t published, line4[31];                     /* blocks of the rank launch that are done */
     uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that are done; rows pulled */
     uint32_t bad_count, bad_slot, line5[30];
@@ -163,7 +160,7 @@ typedef struct fy_gpu_tables {
     fy_gpu_unit *unit;       /* [2 * max_blocks + 4] */
     fy_gpu_source *source;   /* [max_blocks * 64] */
     int32_t *slot_row;       /* [ranks][max_tokens * slots]: padded row here, or -1 */
-    uint32_t *claimed;       /* bits of (token, part of its columns): somebody has taken that sum */
+    uint32_t *complete;      /* [max_tokens] 1 + the tokens, in the order in which their rows have all come; 0: none yet */
     uint32_t *pulled;        /* [max_blocks] rows that are in the ring */
     uint32_t *made;          /* [max_blocks + shared blocks] column tiles of h that are stored */
     uint32_t *sent;          /* the same: warps' column tiles of y that are stored */

@@ -9,6 +9,7 @@
 #define FERRY_CUDA_KERNEL_FORWARD_CUH
 
 #include "cuda/launch.cuh"
+#include "cuda/role_collect.cuh"
 #include "cuda/role_load.cuh"
 #include "cuda/role_product.cuh"
 #include "cuda/role_pull.cuh"
@@ -38,9 +39,10 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             __syncwarp();
         } else {
             fy_pull_head<KEEP>(c);
+            if (warp == 3) fy_collect_role(c);
             if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role<KEEP>(c);
         }
-        fy_sum_role<TRACE ? 2 : 8, 1, FY_LAST_OF_FEW>(c);
+        fy_sum_role<TRACE ? 2 : 8, 1>(c);
     } else {
         fy_registers_take<TRACE ? 216 : 208>();
         fy_pull_head<KEEP>(c);
@@ -48,7 +50,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             fy_product_role<KEEP>(c, shared, group - 1);
         else
             fy_pull_role<KEEP>(c);
-        fy_sum_role<8, 2, FY_LAST_OF_MANY>(c);
+        fy_sum_role<8, 2>(c);
     }
     __syncthreads();
     fy_trace_close(c);

@@ -80,7 +80,7 @@ int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t) {
     PART(unit, 2 * s->max_blocks + 4);
     PART(source, s->max_blocks * FY_BLOCK_ROWS);
     PART(slot_row, s->nranks * slots);
-    PART(claimed, fy_divide_up(s->max_tokens * fy_divide_up(s->hidden, FY_SUM_COLUMNS), 32));
+    PART(complete, s->max_tokens);
     PART(pulled, counters);
     PART(made, counters);
     PART(sent, counters);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The schedule, in four small launches.
- *   count   sanitizes ids, counts the experts of each chunk of slots, clears arrived[] and claimed[]
+ *   count   sanitizes ids, counts the experts of each chunk of slots, clears arrived[] and complete[]
  *   rank    gives every slot its position among this rank's slots of the same expert; beside it stages x where others
  *           read it; then publishes to all peers
  *   wait    one block: waits for all peers, gives every expert its blocks and row tiles
@@ -84,10 +84,8 @@ FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram) {
             awaited += fy_clean_id(fy_raw_id(c, t * c.slots + k), c.experts, &bad) >= 0;
         }
         arrived[t] = 0u - awaited;
+        c.table.complete[t] = 0;
     }
-    int64_t words = fy_divide_up(n * fy_divide_up(c.hidden, FY_SUM_COLUMNS), 32);
-    for (int64_t w = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; w < words; w += (int64_t)gridDim.x * blockDim.x)
-        c.table.claimed[w] = 0;
 }
 
 /* Into every peer's memory: counts, header, then the flag. `total` is this rank's count of each expert. */
@@ -461,7 +459,8 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         state->calls = call;
         state->tokens = failed ? 0 : *c.tokens;
         state->take_product[0] = state->take_product[FY_LINE_WORDS] = 0;
-        state->take_pull = state->take_head = state->claimed = state->published = state->bad_count = 0;
+        state->take_pull = state->take_head = state->take_sum = state->take_share = state->complete = 0;
+        state->published = state->bad_count = 0;
         state->finished = state->pulls = state->remote_pulls = 0;
         state->bad_slot = 0xffffffffu;
     }

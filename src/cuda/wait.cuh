@@ -40,9 +40,10 @@ FY_DEVICE uint32_t fy_load_acquire(const uint32_t *flag) {
     return SYSTEM ? fy_load_acquire_sys(flag) : fy_load_acquire_gpu(flag);
 }
 
+/* `rest_ns` between two looks, but for the first ones. */
 /* Polls without order, so that turns do not empty the first-level cache; the caller's acquire comes when it is time. */
 static __device__ __forceinline__ bool fy_wait_slowly(const fy_gpu_call &c, const uint32_t *flag, uint32_t target,
-                                                      int site, int awaited, uint64_t timeout_ns) {
+                                                      int site, int awaited, uint64_t timeout_ns, unsigned rest_ns) {
     uint64_t start = fy_now();
     for (uint32_t turn = 1;; turn++) {
         uint32_t seen = fy_load_relaxed(flag);
@@ -54,16 +55,16 @@ static __device__ __forceinline__ bool fy_wait_slowly(const fy_gpu_call &c, cons
                 return false;
             }
         }
-        __nanosleep(turn < 64 ? 32 : 256);
+        __nanosleep(turn < 64 ? 32 : rest_ns);
     }
 }
 
 /* Until *flag >= target. False: the call is over, leave. SYSTEM: the writer may be another device. */
 template <bool SYSTEM>
 FY_DEVICE bool fy_await(const fy_gpu_call &c, const uint32_t *flag, uint32_t target, int site, int awaited,
-                        uint64_t timeout_ns) {
+                        uint64_t timeout_ns, unsigned rest_ns = 256) {
     if (fy_load_acquire<SYSTEM>(flag) >= target) return true;
-    if (!fy_wait_slowly(c, flag, target, site, awaited, timeout_ns)) return false;
+    if (!fy_wait_slowly(c, flag, target, site, awaited, timeout_ns, rest_ns)) return false;
     (void)fy_load_acquire<SYSTEM>(flag);
     return true;
 }
