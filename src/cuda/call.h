@@ -26,7 +26,7 @@ enum {
     FY_STAGES = 4,
     FY_CHUNK = 512,        /* slots that one block of the schedule sorts */
     FY_SUM_COLUMNS = 1024, /* of a token: the unit of summing */
-    FY_PULL_ROWS = 8,         /* rows of a pull ticket */
+    FY_PULL_ROWS = 4,         /* rows of a pull ticket */
     FY_HEAD_ROWS = 2,         /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head of one rank alone is as many steps as have so many bytes, at least one */
     FY_GROUP_TILES = 16,      /* row tiles that share a column of weights before the next column is taken */

@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constan
 template <int TRACE>
 __global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c, int blocks) {
     extern __shared__ int32_t before[];
-    cudaGridDependencySynchronize();
+    /* Staging needs nothing of the count launch, which began after all that was in the stream before the call. */
+    if ((int)blockIdx.x < blocks) cudaGridDependencySynchronize();
     cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_begin(c, FY_LAUNCH_RANK);
     fy_rank_role(c, blocks, before);
@@ -36,12 +37,10 @@ __global__ void __launch_bounds__(256) fy_place_kernel(const __grid_constant__ f
     cudaGridDependencySynchronize();
     cudaTriggerProgrammaticLaunchCompletion();
     if (c.table.state->skip) return;
-    if (blockIdx.x + 1 == gridDim.x) {
-        fy_list_role(c);
-        return;
-    }
+    if (blockIdx.x == gridDim.x - 1) return fy_list_role(c);
+    if (blockIdx.x == gridDim.x - 2) return fy_report_role(c);
     fy_trace_launch_begin(c, FY_LAUNCH_PLACE);
-    fy_place_role(c, gridDim.x - 1);
+    fy_place_role(c, gridDim.x - 2);
     fy_trace_launch_end(c, FY_LAUNCH_PLACE);
 }
 
@@ -55,7 +54,7 @@ static cudaError_t fy_launch_schedule_as(const fy_gpu_call *c, int sms, fy_launc
         error = fy_launch(to, fy_rank_kernel<TRACE>, chunks + (c->staged ? 2 * sms : 0), FY_CHUNK, experts, true, *c,
                           chunks);
     if (error == cudaSuccess) error = fy_launch(to, fy_wait_kernel<TRACE>, 1, 1024, 0, true, *c);
-    if (error == cudaSuccess) error = fy_launch(to, fy_place_kernel<TRACE>, sms + 1, 256, 0, true, *c);
+    if (error == cudaSuccess) error = fy_launch(to, fy_place_kernel<TRACE>, sms + 2, 256, 0, true, *c);
     return error;
 }
 

@@ -6,8 +6,8 @@
  *           read it; then publishes to all peers
  *   wait    one block: waits for all peers, gives every expert its blocks and row tiles
  *   place   row <-> slot tables of the rows that come here, row tiles; clears the counters of the compute launch. One
- *           block more lists the product tickets, reports to the host and, where the caller wants them, writes rows of
- *           experts and load statistics
+ *           block more lists the product tickets, and one reports to the host and, where the caller wants them, writes
+ *           rows of experts and load statistics
  * Reads: the caller's N, x, ids; peers' published counts, headers and slots.
  * Writes: symmetric tables, local tables, the report page; the caller's expert_rows and load.
  * Waits on: flag[source] of every rank (wait launch alone).
@@ -134,7 +134,7 @@ FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int blocks, int32_t *before) {
         int parts = c.experts >= (int)blockDim.x ? 1 : blockDim.x / c.experts;
         for (int i = threadIdx.x; i < c.experts * parts; i += blockDim.x) {
             int e = i % c.experts, sum = 0;
-#pragma unroll 8
+#pragma unroll 16
             for (int64_t k = i / c.experts; k < chunk; k += parts) sum += c.table.histogram[k * c.experts + e];
             if (parts > 1)
                 atomicAdd(&before[e], sum);
@@ -248,23 +248,29 @@ FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call) {
     return too_many >= 0;
 }
 
-/* The head of the walk: one thread. */
-FY_DEVICE void fy_mark_head(const fy_gpu_call &c, int blocks, int macros) {
+/* The head of the walk: canonical tiles [first, end), with which the last macrobatch begins. */
+typedef struct fy_head {
+    int first, end;
+} fy_head;
+
+FY_DEVICE fy_head fy_head_of(const fy_gpu_call &c) {
+    const fy_gpu_state *state = c.table.state;
+    fy_head h = {0, 0};
+    if (state->macrobatches > 0) h.first = c.table.macro_tile[state->macrobatches - 1];
+    h.end = min(h.first + c.head_tiles, state->tiles);
+    return h;
+}
+
+/* All but its end where tiles follow: who lays the first of those knows the row. One thread. */
+FY_DEVICE void fy_mark_head(const fy_gpu_call &c, const fy_head &h) {
     fy_gpu_state *state = c.table.state;
-    int tiles = 0, end = 0, expert;
-    if (macros > 0) {
-        int first = c.table.macro_tile[macros - 1], all = c.table.macro_tile[macros] - first;
-        tiles = all < c.head_tiles ? all : c.head_tiles;
-        end = blocks;
-        if (tiles < all) end = (int)fy_place_of_tile(c, first + tiles, &expert).block;
-    }
-    state->head_tiles = tiles;
-    state->head_first = (macros - 1) * c.ring_blocks * FY_BLOCK_ROWS;
-    state->head_end = end * FY_BLOCK_ROWS;
+    state->head_tiles = h.end - h.first;
+    state->head_first = (state->macrobatches - 1) * c.ring_blocks * FY_BLOCK_ROWS;
+    if (h.end == state->tiles) state->head_end = state->blocks * FY_BLOCK_ROWS;
 }
 
 /* The list of product tickets but for their numbers; one thread. A step is mini_tiles row tiles of one macrobatch. */
-FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int tiles, int macros) {
+FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int tiles, int macros) {
     fy_gpu_state *state = c.table.state;
     fy_gpu_unit *unit = c.table.unit;
     const int32_t *macro_tile = c.table.macro_tile;
@@ -299,7 +305,6 @@ FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int blocks, int t
     if (open.kind != FY_END) add(open.kind, open.first_tile, open.tiles);
     if (units > 0) unit[units - 1].group = FY_LAST_GROUP_TILES;
     add(FY_END, 0, 0);
-    fy_mark_head(c, blocks, macros);
     state->units = units - 1;
     state->steps = (units - 1) / 2 - (c.shared > 0 && tokens > 0); /* a step has two units */
 }
@@ -505,55 +510,83 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     fy_trace_launch_end(c, FY_LAUNCH_LAY);
 }
 
-/* The list of tickets and what the host and the caller want to know: one block, beside those that place. */
+/* The list of tickets: one block, beside those that place. */
 FY_DEVICE void fy_list_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     if (threadIdx.x == 0) {
-        fy_list_units(c, state->tokens, state->blocks, state->tiles, state->macrobatches);
+        fy_list_units(c, state->tokens, state->tiles, state->macrobatches);
+        c.page->steps = state->steps;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) fy_number_tickets(c, state->units);
+}
+
+/* What the host and the caller want to know: likewise. */
+FY_DEVICE void fy_report_role(const fy_gpu_call &c) {
+    const fy_gpu_state *state = c.table.state;
+    if (threadIdx.x == 0) {
         volatile fy_gpu_page *page = c.page;
         page->backward = 0;
         page->recomputed_rows = 0;
         page->shared_products = 3 * (int64_t)state->tokens;
         page->tokens = state->tokens;
         page->macrobatches = state->macrobatches;
-        page->steps = state->steps;
         page->blocks = state->blocks;
     }
-    __syncthreads();
-    if (threadIdx.x < 32) fy_number_tickets(c, state->units);
     fy_count_rows(c, state->calls);
     if (c.load || c.expert_rows) fy_report_load(c, state->calls);
 }
 
-/* `blocks` blocks. */
-FY_DEVICE void fy_place_role(const fy_gpu_call &c, int blocks) {
-    const fy_gpu_state *state = c.table.state;
-    int parity = state->calls & 1;
-    int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, threads = (int64_t)blocks * blockDim.x;
-    int64_t max_slots = (int64_t)c.max_tokens * c.slots;
-    const fy_gpu_header *header = fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[parity]);
-    for (int step = 0; step < c.ranks; step++) {
-        int s = (c.rank + step) % c.ranks;
-        int64_t all = (int64_t)header[s].tokens * c.slots;
-        const fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, s, c.at.slots[parity]);
-        for (int64_t i = thread; i < all; i += threads) {
-            int2 slot = __ldcg((const int2 *)&slots[i]);
-            int l = slot.x < 0 ? -1 : c.table.expert_local[slot.x];
-            int row = l < 0 ? -1 : c.table.base[(int64_t)l * c.ranks + s] + slot.y;
-            c.table.slot_row[s * max_slots + i] = row;
-            if (row >= 0) {
-                fy_gpu_source from = {s, (int32_t)i};
-                c.table.source[row] = from;
-            }
+/* Slots of rank `from` that thread `thread` of `threads` places, several looks on their way at once. */
+FY_DEVICE void fy_place_slots(const fy_gpu_call &c, int from, int64_t thread, int64_t threads) {
+    const int looks = 4;
+    int parity = c.table.state->calls & 1;
+    int64_t all = (int64_t)fy_symmetric_at<fy_gpu_header>(c, c.rank, c.at.header[parity])[from].tokens * c.slots;
+    const int2 *slots = fy_symmetric_at<int2>(c, from, c.at.slots[parity]);
+    int32_t *slot_row = c.table.slot_row + from * (int64_t)c.max_tokens * c.slots;
+    for (int64_t i0 = thread; i0 < all; i0 += looks * threads) {
+        int2 slot[looks];
+        int row[looks];
+#pragma unroll
+        for (int k = 0; k < looks; k++) {
+            slot[k] = make_int2(-1, 0);
+            if (i0 + k * threads < all) slot[k] = __ldcg(slots + i0 + k * threads);
+        }
+#pragma unroll
+        for (int k = 0; k < looks; k++) row[k] = slot[k].x < 0 ? -1 : c.table.expert_local[slot[k].x];
+#pragma unroll
+        for (int k = 0; k < looks; k++)
+            if (row[k] >= 0) row[k] = c.table.base[(int64_t)row[k] * c.ranks + from] + slot[k].y;
+#pragma unroll
+        for (int k = 0; k < looks; k++) {
+            int64_t i = i0 + k * threads;
+            if (i >= all) break;
+            slot_row[i] = row[k];
+            fy_gpu_source source = {from, (int32_t)i};
+            if (row[k] >= 0) c.table.source[row[k]] = source;
         }
     }
+}
+
+/* `blocks` blocks. */
+FY_DEVICE void fy_place_role(const fy_gpu_call &c, int blocks) {
+    fy_gpu_state *state = c.table.state;
+    int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, threads = (int64_t)blocks * blockDim.x;
+    /* Ranks side by side, so that nobody's slots are waited for after another's. */
+    int teams = min(c.ranks, blocks), team = (int)blockIdx.x % teams, size = (blocks - team + teams - 1) / teams;
+    for (int r = team; r < c.ranks; r += teams)
+        fy_place_slots(c, (c.rank + r) % c.ranks, blockIdx.x / teams * (int64_t)blockDim.x + threadIdx.x,
+                       (int64_t)size * blockDim.x);
     int tiles = state->tiles;
+    fy_head head = fy_head_of(c);
+    if (thread == 0) fy_mark_head(c, head);
     for (int64_t t = thread; t < tiles; t += threads) {
         int expert;
         fy_tile_place p = fy_place_of_tile(c, (int)t, &expert);
         int m = (int)(p.block / c.ring_blocks);
         int walk = tiles - c.table.macro_tile[m + 1] + (int)t - c.table.macro_tile[m];
         c.table.tile[walk] = fy_lay_tile(c, walk, expert, p);
+        if (t == head.end) state->head_end = (int)p.block * FY_BLOCK_ROWS;
     }
     int shared_blocks = c.shared > 0 ? (int)fy_divide_up(state->tokens, FY_BLOCK_ROWS) : 0;
     for (int64_t b = thread; b < state->blocks; b += threads) c.table.pulled[b] = c.table.made[b] = c.table.sent[b] = 0;

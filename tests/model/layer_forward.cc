@@ -25,12 +25,15 @@ static void number_tickets() {
 /* Tiles in walk order: macrobatches from the last to the first. */
 static void lay_tiles() {
     const std::vector<int32_t> &macro = layer.macro_tile;
+    fy_head head = fy_head_of(layer.call);
+    fy_mark_head(layer.call, head);
     for (int t = 0; t < layer.state.tiles; t++) {
         int expert;
         fy_tile_place place = fy_place_of_tile(layer.call, t, &expert);
         int m = (int)(place.block / layer.call.ring_blocks);
         int walk = layer.state.tiles - macro[m + 1] + t - macro[m];
         layer.tile[walk] = fy_lay_tile(layer.call, walk, expert, place);
+        if (t == head.end) layer.state.head_end = (int)place.block * FY_BLOCK_ROWS;
     }
 }
 
@@ -57,7 +60,7 @@ void layer_lay_forward() {
     fy_gpu_state &state = layer.state;
     layer.keep = chance(50);
     if (layer.keep) layer.call.context_blocks = chance(50) ? between(0, state.blocks) : chance(50) ? 0 : state.blocks;
-    fy_list_units(layer.call, state.tokens, state.blocks, state.tiles, state.macrobatches);
+    fy_list_units(layer.call, state.tokens, state.tiles, state.macrobatches);
     if (state.units > 2 * layer.call.max_blocks + 3) return fail("more units than their table has room for");
     lay_tiles();
     number_tickets();
