@@ -29,6 +29,7 @@ enum {
     FY_PULL_ROWS = 4,         /* rows of a pull ticket */
     FY_HEAD_ROWS = 2,         /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head of one rank alone is as many steps as have so many bytes, at least one */
+    FY_HEAD_SORTED = 64,      /* the most tiles of a head that are put in another order */
     FY_GROUP_TILES = 16,      /* row tiles that share a column of weights before the next column is taken */
     FY_LAST_GROUP_TILES = 4,  /* in the last step: tokens then complete one group after the other */
     FY_THREADS = 384
@@ -83,10 +84,11 @@ typedef struct fy_gpu_state {
     uint32_t skip;  /* this call does nothing: too many tokens somewhere, or a fault */
     int32_t tokens;
     int32_t blocks, tiles, units, macrobatches, steps, rows;
-    /* The walk's first tiles: their rows are pulled alone and by all warps, so that products begin soon. */
-    int32_t head_tiles, head_first, head_end; /* and their padded rows */
+    /* The walk's first tiles, whose rows all warps pull, so that products begin soon; padded rows of the whole head,
+     * which are pulled each for itself. */
+    int32_t head_tiles, all_head_tiles, head_first, head_end;
     int32_t most_blocks;                      /* of any rank */
-    uint32_t line0[19];
+    uint32_t line0[18];
     uint32_t take_product[FY_SIDES * FY_LINE_WORDS]; /* of each side */
     uint32_t take_pull, line2[31];
     uint32_t take_head, line3[31];
@@ -190,7 +192,8 @@ typedef struct fy_gpu_call {
     fy_gpu_maps routed, shared_expert;
     int32_t rank, ranks, experts, local_experts, slots, max_tokens;
     int32_t hidden, intermediate, shared;
-    int32_t ring_blocks, mini_tiles, head_tiles, max_blocks;
+    int32_t ring_blocks, mini_tiles, max_blocks;
+    int32_t head_tiles, all_head_tiles; /* at most: those that all warps pull, those whose rows are pulled alone */
     int32_t comm_warps, comm_sms, fan_out, tables_of_weights;
     float limit;
     uint64_t enter_timeout_ns, progress_timeout_ns;

@@ -2,8 +2,9 @@
 /*
  * The pull of token rows: warps take tickets of FY_PULL_ROWS rows in walk order and copy tokens from their owners'
  * staged memory into the x ring. A token that several rows of one macrobatch want is read once, by the ticket of its
- * first row there, and stored to all of them (fan-out). The rows at the head of the walk are an exception: all warps of
- * all blocks bring them, each for itself, so that the products begin as soon as they can. Padding rows become zeros.
+ * first row there, and stored to all of them (fan-out). The rows at the head of the walk are an exception: they are
+ * brought each for itself, the first ones by all warps of all blocks, so that the products begin as soon as they can.
+ * Padding rows become zeros.
  * Reads: tile table, source[row], slot_row, staged x of all ranks (or the caller's x).
  * Writes: x ring; with a context the rows that it saves there.
  * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
@@ -136,9 +137,9 @@ FY_DEVICE void fy_pull_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     const int per_tile = FY_TILE_M / FY_PULL_ROWS;
     int lane = threadIdx.x & 31, head = state->head_tiles * per_tile, all = state->tiles * per_tile - head, ticket;
-    bool fan_out = c.fan_out && c.slots <= 32;
-    while ((ticket = fy_take(&c.table.state->take_pull, all, lane)) >= 0)
-        if (!fy_pull_ticket<FY_PULL_ROWS, KEEP>(c, head + ticket, fan_out, lane)) return;
+    int alone = c.fan_out && c.slots <= 32 ? state->all_head_tiles * per_tile : head + all;
+    while ((ticket = head + fy_take(&c.table.state->take_pull, all, lane)) >= head)
+        if (!fy_pull_ticket<FY_PULL_ROWS, KEEP>(c, ticket, ticket >= alone, lane)) return;
 }
 
 #endif

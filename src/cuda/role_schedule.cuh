@@ -248,7 +248,7 @@ FY_DEVICE bool fy_check_headers(const fy_gpu_call &c, uint32_t call) {
     return too_many >= 0;
 }
 
-/* The head of the walk: canonical tiles [first, end), with which the last macrobatch begins. */
+/* The head of the walk: canonical tiles [first, end), with which the last macrobatch begins; walk numbers from 0. */
 typedef struct fy_head {
     int first, end;
 } fy_head;
@@ -257,16 +257,44 @@ FY_DEVICE fy_head fy_head_of(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     fy_head h = {0, 0};
     if (state->macrobatches > 0) h.first = c.table.macro_tile[state->macrobatches - 1];
-    h.end = min(h.first + c.head_tiles, state->tiles);
+    h.end = min(h.first + c.all_head_tiles, state->tiles);
     return h;
 }
 
 /* All but its end where tiles follow: who lays the first of those knows the row. One thread. */
 FY_DEVICE void fy_mark_head(const fy_gpu_call &c, const fy_head &h) {
     fy_gpu_state *state = c.table.state;
-    state->head_tiles = h.end - h.first;
+    state->all_head_tiles = h.end - h.first;
+    state->head_tiles = min(c.head_tiles, h.end - h.first);
     state->head_first = (state->macrobatches - 1) * c.ring_blocks * FY_BLOCK_ROWS;
     if (h.end == state->tiles) state->head_end = state->blocks * FY_BLOCK_ROWS;
+}
+
+/* With peers the head's tiles are sorted: those that have rows of this rank's tokens alone come first, and products
+ * begin with them while the rows of the others are still on the links. */
+FY_DEVICE bool fy_head_is_sorted(const fy_gpu_call &c) { return c.ranks > 1 && c.all_head_tiles <= FY_HEAD_SORTED; }
+
+/* What a tile of the head is sorted by: 2 * expert, and 1 if any of its rows is a peer's. */
+FY_DEVICE int fy_head_key(const fy_gpu_call &c, int expert, const fy_gpu_tile &t) {
+    const int32_t *base = c.table.base + (int64_t)expert * c.ranks + c.rank;
+    int end = c.table.first_block[expert] * FY_BLOCK_ROWS + c.table.expert_rows[expert];
+    if (c.rank + 1 < c.ranks) end = base[1];
+    return 2 * expert + (t.row < base[0] || t.row + t.rows > end);
+}
+
+/* The walk number of the head's tile `index`, into whose description its new piece goes. */
+FY_DEVICE int fy_sort_in_head(const int *key, int tiles, int index, fy_gpu_tile *t) {
+    int near = 0, before = 0, earlier = 0, piece = 0, mine = key[index];
+    for (int i = 0; i < tiles; i++) {
+        near += !(key[i] & 1);
+        before += i < index && (key[i] & 1) == (mine & 1);
+        earlier += i < index && key[i] == mine;
+        piece += key[i] == mine;
+    }
+    int walk = before + (mine & 1 ? near : 0);
+    t->piece_first = walk - earlier;
+    t->piece_count = piece;
+    return walk;
 }
 
 /* The list of product tickets but for their numbers; one thread. A step is mini_tiles row tiles of one macrobatch. */
@@ -510,15 +538,28 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     fy_trace_launch_end(c, FY_LAUNCH_LAY);
 }
 
-/* The list of tickets: one block, beside those that place. */
+/* The list of tickets, and the tiles of a sorted head: one block, beside those that place. */
 FY_DEVICE void fy_list_role(const fy_gpu_call &c) {
+    __shared__ int key[FY_HEAD_SORTED];
     const fy_gpu_state *state = c.table.state;
+    fy_head head = fy_head_of(c);
+    int index = (int)threadIdx.x - 32, expert; /* the first warp has the tickets */
+    bool sorts = fy_head_is_sorted(c) && index >= 0 && index < head.end - head.first;
+    fy_gpu_tile tile;
     if (threadIdx.x == 0) {
         fy_list_units(c, state->tokens, state->tiles, state->macrobatches);
         c.page->steps = state->steps;
+    } else if (sorts) {
+        fy_tile_place p = fy_place_of_tile(c, head.first + index, &expert);
+        tile = fy_lay_tile(c, index, expert, p);
+        key[index] = fy_head_key(c, expert, tile);
     }
     __syncthreads();
     if (threadIdx.x < 32) fy_number_tickets(c, state->units);
+    if (sorts) {
+        int walk = fy_sort_in_head(key, head.end - head.first, index, &tile);
+        c.table.tile[walk] = tile;
+    }
 }
 
 /* What the host and the caller want to know: likewise. */
@@ -585,7 +626,8 @@ FY_DEVICE void fy_place_role(const fy_gpu_call &c, int blocks) {
         fy_tile_place p = fy_place_of_tile(c, (int)t, &expert);
         int m = (int)(p.block / c.ring_blocks);
         int walk = tiles - c.table.macro_tile[m + 1] + (int)t - c.table.macro_tile[m];
-        c.table.tile[walk] = fy_lay_tile(c, walk, expert, p);
+        if (t < head.first || t >= head.end || !fy_head_is_sorted(c))
+            c.table.tile[walk] = fy_lay_tile(c, walk, expert, p);
         if (t == head.end) state->head_end = (int)p.block * FY_BLOCK_ROWS;
     }
     int shared_blocks = c.shared > 0 ? (int)fy_divide_up(state->tokens, FY_BLOCK_ROWS) : 0;

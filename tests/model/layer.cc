@@ -32,7 +32,12 @@ static void draw_shape() {
     if (layer.backward && chance(70)) c.intermediate = min(c.intermediate, 512);
     c.shared = chance(35) ? size(between(1, 5), FY_HALF_N) : 0;
     c.mini_tiles = between(layer.chains ? 2 : 1, chance(60) ? 2 : 6);
-    c.head_tiles = c.mini_tiles * between(1, chance(70) ? 1 : 4);
+    c.ranks = layer.backward || chance(50) ? 1 : 2;
+    c.head_tiles = c.all_head_tiles = c.mini_tiles * between(1, chance(70) ? 1 : 4);
+    if (c.ranks > 1) {
+        c.head_tiles = c.mini_tiles;
+        c.all_head_tiles = c.mini_tiles * between(1, 4);
+    }
     c.fan_out = chance(70);
     c.staged = 1;
     c.limit = FY_NO_LIMIT;
@@ -60,6 +65,7 @@ static void draw_routing() {
         if (expert[i] >= 0) position[i] = layer.rows[expert[i]]++;
     }
     layer.first_block.assign(c.experts + 1, 0);
+    layer.base.assign((size_t)c.experts * c.ranks, 0);
     for (int e = 0; e < c.experts; e++)
         layer.first_block[e + 1] = layer.first_block[e] + (int)fy_blocks_of_rows(layer.rows[e]);
     layer.state.blocks = layer.first_block[c.experts];
@@ -72,6 +78,10 @@ static void draw_routing() {
         layer.slot_row[i] = row;
         layer.source[row] = {0, i};
     }
+    /* Of several ranks all rows are treated alike, but for the order of the head: here only that order knows a peer. */
+    for (int e = 0; e < c.experts; e++)
+        for (int r = 0; r < c.ranks; r++)
+            layer.base[e * c.ranks + r] = layer.first_block[e] * ROWS_OF_BLOCK + (r > 0 ? between(0, layer.rows[e]) : 0);
 }
 
 /* The ring's size decides macrobatches, and with them tiles. */
@@ -123,6 +133,7 @@ static void point_tables() {
     c.table.state = &layer.state;
     c.table.side = layer.side;
     c.table.first_block = layer.first_block.data();
+    c.table.base = layer.base.data();
     c.table.first_tile = layer.first_tile.data();
     c.table.expert_rows = layer.rows.data();
     c.table.macro_tile = layer.macro_tile.data();

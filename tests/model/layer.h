@@ -33,7 +33,7 @@ struct made_up_layer {
     fy_gpu_page page;
 
     /* What the tables of `call` and `back` point to. */
-    std::vector<int32_t> first_block, first_tile, macro_tile, slot_row, block_segment, first_segment;
+    std::vector<int32_t> first_block, base, first_tile, macro_tile, slot_row, block_segment, first_segment;
     std::vector<fy_gpu_tile> tile;
     std::vector<fy_gpu_unit> unit;
     std::vector<fy_gpu_source> source;

@@ -27,13 +27,22 @@ static void lay_tiles() {
     const std::vector<int32_t> &macro = layer.macro_tile;
     fy_head head = fy_head_of(layer.call);
     fy_mark_head(layer.call, head);
+    bool sorted = fy_head_is_sorted(layer.call);
+    std::vector<int> key;
     for (int t = 0; t < layer.state.tiles; t++) {
         int expert;
         fy_tile_place place = fy_place_of_tile(layer.call, t, &expert);
         int m = (int)(place.block / layer.call.ring_blocks);
         int walk = layer.state.tiles - macro[m + 1] + t - macro[m];
         layer.tile[walk] = fy_lay_tile(layer.call, walk, expert, place);
+        if (sorted && t >= head.first && t < head.end)
+            key.push_back(fy_head_key(layer.call, expert, layer.tile[walk]));
         if (t == head.end) layer.state.head_end = (int)place.block * FY_BLOCK_ROWS;
+    }
+    std::vector<fy_gpu_tile> straight(layer.tile.begin(), layer.tile.begin() + (int)key.size());
+    for (int i = 0; i < (int)key.size(); i++) {
+        int walk = fy_sort_in_head(key.data(), (int)key.size(), i, &straight[i]);
+        layer.tile[walk] = straight[i];
     }
 }
 

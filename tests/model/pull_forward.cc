@@ -72,6 +72,7 @@ void pull_forward_role(int block, int warp) {
     pull_forward_head(block, warp);
     const int per_tile = FY_TILE_M / FY_PULL_ROWS;
     int head = layer.state.head_tiles * per_tile, tickets = layer.state.tiles * per_tile - head, ticket;
+    bool fan_out = layer.call.fan_out && layer.call.slots <= LANES;
     while ((ticket = (int)atomicAdd(&layer.state.take_pull, 1u)) < tickets)
-        pull_ticket(head + ticket, FY_PULL_ROWS, layer.call.fan_out && layer.call.slots <= LANES);
+        pull_ticket(head + ticket, FY_PULL_ROWS, fan_out && head + ticket >= layer.state.all_head_tiles * per_tile);
 }
