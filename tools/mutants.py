@@ -137,6 +137,8 @@ def try_mutant(tree, patch):
 def main():
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # a shell's background would have them ignored
         signal.signal(number, signal.SIG_DFL)
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     folder = pathlib.Path(sys.argv[1]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     patches = sorted((ROOT / "tests" / "mutants").glob("*.patch"))
