@@ -171,8 +171,8 @@ static void read_sample(gpu_rank *g, bench_sample *sample) {
     sample->product[2] = read_products(g, both + 3, &library, &own);
 }
 
-/* A forward by itself, then a backward: counters are of the last call. It is also where everything is loaded that is
- * loaded when it is first used, which may wait for the whole GPU: never behind a gate. */
+/* Forwards without and with the context, then a backward: counters are of the last call. It is also where everything is
+ * loaded that is loaded when it is first used, which may wait for the whole GPU: never behind a gate. */
 static int count(gpu_rank *g) {
     bench_result *result = g->s->result;
     result->forward.size = result->backward.size = sizeof(ferry_stats);

@@ -110,14 +110,7 @@ static ferry_comm_config comm_config(const ferry_bootstrap *bootstrap, int devic
     return c;
 }
 
-static void open_rank(rank_data *d, const ferry_comm_config *config, int64_t ring_rows) {
-    d->rank = config->bootstrap.rank;
-    d->nranks = config->bootstrap.nranks;
-    d->device = config->device;
-    CUDA(cudaSetDevice(d->device));
-    d->first = (int)((int64_t)TOKENS * d->rank / d->nranks);
-    d->tokens = (int)((int64_t)TOKENS * (d->rank + 1) / d->nranks) - d->first;
-    FERRY(ferry_comm_create(config, &d->comm));
+static ferry_layer_config layer_config(int64_t ring_rows) {
     ferry_layer_config l;
     ferry_layer_config_init(&l);
     l.hidden = H;
@@ -128,6 +121,18 @@ static void open_rank(rank_data *d, const ferry_comm_config *config, int64_t rin
     l.max_tokens = MAX_TOKENS;
     l.context_rows = 0;
     l.ring_rows = ring_rows;
+    return l;
+}
+
+static void open_rank(rank_data *d, const ferry_comm_config *config, int64_t ring_rows) {
+    d->rank = config->bootstrap.rank;
+    d->nranks = config->bootstrap.nranks;
+    d->device = config->device;
+    CUDA(cudaSetDevice(d->device));
+    d->first = (int)((int64_t)TOKENS * d->rank / d->nranks);
+    d->tokens = (int)((int64_t)TOKENS * (d->rank + 1) / d->nranks) - d->first;
+    FERRY(ferry_comm_create(config, &d->comm));
+    ferry_layer_config l = layer_config(ring_rows);
     FERRY(ferry_layer_create(d->comm, &l, &d->layer));
     CUDA(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     int64_t local = ferry_layer_local_experts(d->layer, d->rank), e0 = ferry_layer_expert_id(d->layer, d->rank, 0);
@@ -361,25 +366,52 @@ static void check_graph(void) {
     ferry_thread_group_destroy(group);
 }
 
-/* What a stream records is not spoiled by a layer that is made meanwhile. */
+/* Records on a stream, in the mode that is the strictest to other threads, from the first meeting to the second. */
+typedef struct recording {
+    pthread_barrier_t meet;
+    int device, good;
+} recording;
+
+static void *record(void *user) {
+    recording *r = user;
+    cudaStream_t stream;
+    cudaGraph_t graph = NULL;
+    CUDA(cudaSetDevice(r->device));
+    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    pthread_barrier_wait(&r->meet);
+    pthread_barrier_wait(&r->meet);
+    r->good = cudaStreamEndCapture(stream, &graph) == cudaSuccess;
+    if (graph) CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(stream));
+    return NULL;
+}
+
+/* What another thread records is not spoiled by layers and contexts that are made, used and destroyed meanwhile. */
 static void check_made_meanwhile(void) {
     rank_data d;
     ferry_thread_group *group;
     ferry_bootstrap b = alone(&group);
     ferry_comm_config c = comm_config(&b, 0);
-    cudaStream_t stream;
-    cudaGraph_t graph = NULL;
-    enum cudaStreamCaptureMode relaxed = cudaStreamCaptureModeRelaxed, mode = relaxed;
-    CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
-    CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    CUDA(cudaStreamBeginCapture(stream, relaxed));
     open_rank(&d, &c, 0);
-    int good = forward_matches(&d);
-    expect(cudaStreamEndCapture(stream, &graph) == cudaSuccess && good,
-           "a layer is made and runs while another stream records");
-    if (graph) CUDA(cudaGraphDestroy(graph));
-    CUDA(cudaStreamDestroy(stream));
-    CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+    recording other = {.device = d.device};
+    pthread_t thread;
+    pthread_barrier_init(&other.meet, NULL, 2);
+    if (pthread_create(&thread, NULL, record, &other)) exit(2);
+    pthread_barrier_wait(&other.meet);
+    ferry_layer_config l = layer_config(128);
+    ferry_layer *layer = NULL;
+    ferry_context *context = NULL;
+    int good = ferry_layer_create(d.comm, &l, &layer) == FERRY_OK &&
+               ferry_context_create(layer, NULL, &context) == FERRY_OK && ferry_forward(layer, &d.args) == FERRY_OK;
+    if (!good) printf("     %s\n", ferry_last_error());
+    if (context) ferry_context_destroy(context);
+    if (layer) ferry_layer_destroy(layer);
+    pthread_barrier_wait(&other.meet);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&other.meet);
+    expect(good && other.good && forward_matches(&d),
+           "a layer is made, runs and goes while another thread records in global mode");
     close_rank(&d);
     ferry_thread_group_destroy(group);
 }

@@ -460,7 +460,8 @@ typedef struct ferry_stats {
     int64_t macrobatches;
     int64_t steps;                         /* minibatches */
     int64_t ring_high_water;               /* most ring rows in use */
-    int64_t pulls;                         /* token rows read from their owners (one per token and macrobatch) */
+    int64_t pulls;                         /* token rows read from their owners: one per token and macrobatch, on
+                                              GPUs also one for each row of the first steps */
     int64_t recomputed_rows;               /* backward: rows whose g and u were computed again */
     int64_t bytes_schedule;                /* table bytes read from peers */
     int64_t bytes_pull, bytes_pull_remote; /* all; from other ranks */

@@ -24,14 +24,15 @@ enum {
     FY_HALF_N = 128,
     FY_TILE_K = 64, /* one step along the contraction: 128 bytes, one swizzle row */
     FY_STAGES = 4,
-    FY_CHUNK = 512,        /* slots that one block of the schedule sorts */
-    FY_SUM_COLUMNS = 1024, /* of a token: the unit of summing */
+    FY_CHUNK = 512,           /* slots that one block of the schedule sorts */
+    FY_SUM_COLUMNS = 1024,    /* of a token: the unit of summing */
     FY_PULL_ROWS = 4,         /* rows of a pull ticket */
     FY_HEAD_ROWS = 2,         /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head of one rank alone is as many steps as have so many bytes, at least one */
     FY_HEAD_SORTED = 64,      /* the most tiles of a head that are put in another order */
     FY_GROUP_TILES = 16,      /* row tiles that share a column of weights before the next column is taken */
     FY_LAST_GROUP_TILES = 4,  /* in the last step: tokens then complete one group after the other */
+    FY_PLACE_THREADS = 256,   /* of a block of the place launch */
     FY_THREADS = 384
 };
 
@@ -43,10 +44,11 @@ enum fy_gpu_kind { FY_SHARED_MAKE = 0, FY_SHARED_FINISH = 1, FY_MAKE = 2, FY_FIN
 
 /* A row tile, in walk order. */
 typedef struct fy_gpu_tile {
-    int32_t expert;                   /* local */
-    int32_t row;                      /* padded row of its first row */
-    int32_t rows;                     /* 1 .. 128 */
-    int32_t piece_first, piece_count; /* tiles of the same expert and macrobatch, as walk numbers */
+    int32_t expert; /* local */
+    int32_t row;    /* padded row of its first row */
+    int32_t rows;   /* 1 .. 128 */
+    /* Tiles of the same expert and macrobatch, in a sorted head those alike, as walk numbers. */
+    int32_t piece_first, piece_count;
     int32_t spare[3];
 } fy_gpu_tile;
 
@@ -84,16 +86,16 @@ typedef struct fy_gpu_state {
     uint32_t skip;  /* this call does nothing: too many tokens somewhere, or a fault */
     int32_t tokens;
     int32_t blocks, tiles, units, macrobatches, steps, rows;
-    /* The walk's first tiles, whose rows all warps pull, so that products begin soon; padded rows of the whole head,
-     * which are pulled each for itself. */
-    int32_t head_tiles, all_head_tiles, head_first, head_end;
-    int32_t most_blocks;                      /* of any rank */
+    int32_t head_tiles;           /* the walk's first tiles, whose rows all warps pull, so that products begin soon */
+    int32_t all_head_tiles;       /* these and those behind them whose rows too are pulled each for itself */
+    int32_t head_first, head_end; /* padded rows of all these */
+    int32_t most_blocks;          /* of any rank */
     uint32_t line0[18];
     uint32_t take_product[FY_SIDES * FY_LINE_WORDS]; /* of each side */
     uint32_t take_pull, line2[31];
     uint32_t take_head, line3[31];
     uint32_t take_sum, line7[31];                      /* parts of complete tokens */
-    uint32_t take_share, complete, line8[30];          /* shares of tokens that are looked at; tokens listed so far */
+    uint32_t take_share, listed, line8[30];            /* shares of tokens that are looked at; tokens in the list */
     uint32_t published, line4[31];                     /* blocks of the rank launch that are done */
     uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that are done; rows pulled */
     uint32_t bad_count, bad_slot, line5[30];
@@ -148,29 +150,29 @@ typedef struct fy_gpu_symmetric {
 /* Local device memory. */
 typedef struct fy_gpu_tables {
     fy_gpu_state *state;
-    int32_t *histogram;      /* [chunks][experts] */
-    uint8_t *side;           /* [FY_GPU_MAX_SMS] of the cache (rules/side.h) */
-    int32_t *expert_local;   /* [experts]: index here, or -1 */
-    int32_t *expert_rank;    /* [experts] */
-    int32_t *local_expert;   /* [local experts] */
-    int32_t *first_block;    /* [local experts + 1] */
-    int32_t *first_tile;     /* [local experts + 1], canonical numbers */
-    int32_t *expert_rows;    /* [local experts] */
-    int32_t *base;           /* [local experts][ranks]: padded row of a source's first row */
-    int32_t *macro_tile;     /* [macrobatches + 1], canonical number of the first tile */
-    fy_gpu_tile *tile;       /* [max_blocks] */
-    fy_gpu_unit *unit;       /* [2 * max_blocks + 4] */
-    fy_gpu_source *source;   /* [max_blocks * 64] */
-    int32_t *slot_row;       /* [ranks][max_tokens * slots]: padded row here, or -1 */
-    uint32_t *complete;      /* [max_tokens] 1 + the tokens, in the order in which their rows have all come; 0: none yet */
-    uint32_t *pulled;        /* [max_blocks] rows that are in the ring */
-    uint32_t *made;          /* [max_blocks + shared blocks] column tiles of h that are stored */
-    uint32_t *sent;          /* the same: warps' column tiles of y that are stored */
-    uint16_t *x_ring;        /* [ring_rows][hidden] */
-    uint16_t *h_ring;        /* [ring_rows][intermediate] */
-    uint16_t *shared_h;      /* [max_tokens][shared] */
-    uint16_t *shared_y;      /* [max_tokens][hidden] */
-    int32_t *tokens_copy;    /* N when the caller's pointer is pageable host memory */
+    int32_t *histogram;    /* [chunks][experts] */
+    uint8_t *side;         /* [FY_GPU_MAX_SMS] of the cache (rules/side.h) */
+    int32_t *expert_local; /* [experts]: index here, or -1 */
+    int32_t *expert_rank;  /* [experts] */
+    int32_t *local_expert; /* [local experts] */
+    int32_t *first_block;  /* [local experts + 1] */
+    int32_t *first_tile;   /* [local experts + 1], canonical numbers */
+    int32_t *expert_rows;  /* [local experts] */
+    int32_t *base;         /* [local experts][ranks]: padded row of a source's first row */
+    int32_t *macro_tile;   /* [macrobatches + 1], canonical number of the first tile */
+    fy_gpu_tile *tile;     /* [max_blocks] */
+    fy_gpu_unit *unit;     /* [2 * max_blocks + 4] */
+    fy_gpu_source *source; /* [max_blocks * 64] */
+    int32_t *slot_row;     /* [ranks][max_tokens * slots]: padded row here, or -1 */
+    uint32_t *complete;   /* [max_tokens] 1 + the tokens, in the order in which their rows have all come; 0: none yet */
+    uint32_t *pulled;     /* [max_blocks] rows that are in the ring */
+    uint32_t *made;       /* [max_blocks + shared blocks] column tiles of h that are stored */
+    uint32_t *sent;       /* the same: warps' column tiles of y that are stored */
+    uint16_t *x_ring;     /* [ring_rows][hidden] */
+    uint16_t *h_ring;     /* [ring_rows][intermediate] */
+    uint16_t *shared_h;   /* [max_tokens][shared] */
+    uint16_t *shared_y;   /* [max_tokens][hidden] */
+    int32_t *tokens_copy; /* N when the caller's pointer is pageable host memory */
     CUtensorMap *weight_map; /* [3][local experts], for weights given as tables */
 } fy_gpu_tables;
 

@@ -90,7 +90,7 @@ static void fill_call(fy_gpu_engine *e, uint8_t *const *peer, double enter_timeo
     int64_t steps = FY_HEAD_BYTES / ((int64_t)c->mini_tiles * FY_TILE_M * s->hidden * 2);
     if (s->nranks > 1) steps = 1; /* rows of peers take longer: the products had better begin */
     c->head_tiles = c->all_head_tiles = c->mini_tiles * (int32_t)(steps > 1 ? steps : 1);
-    /* So many steps that about one of them has tokens of this rank alone. */
+    /* So many steps that about one of them has tokens of this rank alone, as long as their tiles can be sorted. */
     if (s->nranks > 1 && c->mini_tiles <= FY_HEAD_SORTED)
         c->all_head_tiles = c->mini_tiles * (int32_t)fy_least(s->nranks + 1, FY_HEAD_SORTED / c->mini_tiles);
     c->max_blocks = (int32_t)s->max_blocks;

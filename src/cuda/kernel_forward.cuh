@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     __syncthreads();
     cudaGridDependencySynchronize();
     if (c.table.state->skip) return;
-    /* One warpgroup that feeds, pulls and sums, two that multiply: 128 and 256 threads share 384 times 168 registers.
-     * Traced, those that multiply need more for their times, and the first one sums with fewer. */
+    /* One warpgroup that feeds, pulls, collects and sums, two that multiply: 128 and 256 threads share 384 times 168
+     * registers. Traced, those that multiply need more for their times, and the first one sums with fewer. */
     int group = threadIdx.x / 128, warp = threadIdx.x / 32;
     bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */
     if (group == 0) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             __syncwarp();
         } else {
             fy_pull_head<KEEP>(c);
-            if (warp == 3) fy_collect_role(c);
+            if (warp == 3) fy_collect_role(c); /* the last one that a smaller number of pulling warps would have */
             if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role<KEEP>(c);
         }
         fy_sum_role<TRACE ? 2 : 8, 1>(c);

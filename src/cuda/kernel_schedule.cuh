@@ -18,8 +18,7 @@ __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constan
 template <int TRACE>
 __global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c, int blocks) {
     extern __shared__ int32_t before[];
-    /* Staging needs nothing of the count launch, which began after all that was in the stream before the call. */
-    if ((int)blockIdx.x < blocks) cudaGridDependencySynchronize();
+    cudaGridDependencySynchronize();
     cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_begin(c, FY_LAUNCH_RANK);
     fy_rank_role(c, blocks, before);
@@ -33,7 +32,7 @@ __global__ void __launch_bounds__(1024) fy_wait_kernel(const __grid_constant__ f
 }
 
 template <int TRACE>
-__global__ void __launch_bounds__(256) fy_place_kernel(const __grid_constant__ fy_gpu_call c) {
+__global__ void __launch_bounds__(FY_PLACE_THREADS) fy_place_kernel(const __grid_constant__ fy_gpu_call c) {
     cudaGridDependencySynchronize();
     cudaTriggerProgrammaticLaunchCompletion();
     if (c.table.state->skip) return;
@@ -54,7 +53,7 @@ static cudaError_t fy_launch_schedule_as(const fy_gpu_call *c, int sms, fy_launc
         error = fy_launch(to, fy_rank_kernel<TRACE>, chunks + (c->staged ? 2 * sms : 0), FY_CHUNK, experts, true, *c,
                           chunks);
     if (error == cudaSuccess) error = fy_launch(to, fy_wait_kernel<TRACE>, 1, 1024, 0, true, *c);
-    if (error == cudaSuccess) error = fy_launch(to, fy_place_kernel<TRACE>, sms + 2, 256, 0, true, *c);
+    if (error == cudaSuccess) error = fy_launch(to, fy_place_kernel<TRACE>, sms + 2, FY_PLACE_THREADS, 0, true, *c);
     return error;
 }
 

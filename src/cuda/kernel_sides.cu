@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(32) fy_sides_kernel(float *time, uint8_t *line
 extern "C" {
 size_t fy_side_bytes(void) { return FY_GPU_MAX_SMS * FY_SIDE_LINES * sizeof(float) + FY_SIDE_LINES * STRIDE; }
 
-cudaError_t fy_launch_sides(void *memory, int sms) {
+cudaError_t fy_launch_sides(void *memory, int sms, cudaStream_t stream) {
     cudaError_t error = cudaFuncSetAttribute(fy_sides_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ALONE);
     if (error != cudaSuccess) return error;
     uint8_t *lines = (uint8_t *)memory + FY_GPU_MAX_SMS * FY_SIDE_LINES * sizeof(float);
-    fy_sides_kernel<<<sms, 32, ALONE, cudaStreamPerThread>>>((float *)memory, lines);
+    fy_sides_kernel<<<sms, 32, ALONE, stream>>>((float *)memory, lines);
     return cudaGetLastError();
 }
 }

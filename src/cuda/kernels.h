@@ -20,7 +20,7 @@ cudaError_t fy_launch_maps(CUtensorMap *to, const CUtensorMap *maps, int count, 
 /* Times for rules/side.h, [FY_GPU_MAX_SMS][FY_SIDE_LINES] F32 at the begin of `memory`, which is zeroed; on the default
  * stream. */
 size_t fy_side_bytes(void);
-cudaError_t fy_launch_sides(void *memory, int sms);
+cudaError_t fy_launch_sides(void *memory, int sms, cudaStream_t stream);
 cudaError_t fy_launch_schedule(const fy_gpu_call *c, int sms, fy_launcher *to);
 cudaError_t fy_launch_forward(const fy_gpu_call *c, int blocks, fy_launcher *to);
 /* What those become where c->trace has memory (kernel_forward_trace.cu). */

@@ -13,6 +13,7 @@
 
 #include "cuda/block.cuh"
 #include "cuda/role_schedule.cuh"
+#include "cuda/trace.cuh"
 
 enum {
     FY_LOOKS = 8, /* of a lane, on their way at once */
@@ -31,7 +32,7 @@ FY_DEVICE int fy_list_complete(const fy_gpu_call &c, uint32_t *arrived, int firs
         int from = __shfl_up_sync(0xffffffffu, sum, d);
         if (lane >= d) sum += from;
     }
-    if (lane == 31) at = (int)atomicAdd(&c.table.state->complete, (uint32_t)sum);
+    if (lane == 31) at = (int)atomicAdd(&c.table.state->listed, (uint32_t)sum);
     at = __shfl_sync(0xffffffffu, at, 31) + sum - count;
     for (; mine; mine &= mine - 1, at++) {
         uint32_t token = (uint32_t)(first + 32 * (__ffs(mine) - 1) + lane);
@@ -46,7 +47,7 @@ FY_DEVICE bool fy_collect_share(const fy_gpu_call &c, int first, int end, int la
     uint32_t *arrived = fy_symmetric_at<uint32_t>(c, c.rank, c.at.arrived);
     uint64_t start = fy_now();
     int listed = 0;
-    for (int turn = 1;; turn++) {
+    for (uint32_t turn = 1;; turn++) {
         int before = listed;
         for (int t = first; t < end; t += FY_LOOK_TOKENS) {
             uint32_t seen[FY_LOOKS], mine = 0;
@@ -75,8 +76,12 @@ FY_DEVICE void fy_collect_role(const fy_gpu_call &c) {
     int lane = threadIdx.x & 31, tokens = state->tokens, share;
     int each = fy_parts(fy_parts(tokens, max(gridDim.x / FY_SHARE_BLOCKS, 1u)), FY_LOOK_TOKENS) * FY_LOOK_TOKENS;
     int shares = each > 0 ? fy_parts(tokens, each) : 0;
-    while ((share = fy_take(&state->take_share, shares, lane)) >= 0)
-        if (!fy_collect_share(c, share * each, min((share + 1) * each, tokens), lane)) return;
+    while ((share = fy_take(&state->take_share, shares, lane)) >= 0) {
+        fy_trace_begin(0, -1);
+        bool all = fy_collect_share(c, share * each, min((share + 1) * each, tokens), lane);
+        fy_trace_end(0, FY_MARK_TOKENS);
+        if (!all) return;
+    }
 }
 
 #endif

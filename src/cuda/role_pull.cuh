@@ -123,7 +123,7 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
     return true;
 }
 
-/* The head's rows: waits for nobody, so every warp may help before it does what it is for. */
+/* The first of the head's rows: waits for nobody, so every warp may help before it does what it is for. */
 template <bool KEEP>
 FY_DEVICE void fy_pull_head(const fy_gpu_call &c) {
     const int per_tile = FY_TILE_M / FY_HEAD_ROWS;

@@ -492,7 +492,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         state->calls = call;
         state->tokens = failed ? 0 : *c.tokens;
         state->take_product[0] = state->take_product[FY_LINE_WORDS] = 0;
-        state->take_pull = state->take_head = state->take_sum = state->take_share = state->complete = 0;
+        state->take_pull = state->take_head = state->take_sum = state->take_share = state->listed = 0;
         state->published = state->bad_count = 0;
         state->finished = state->pulls = state->remote_pulls = 0;
         state->bad_slot = 0xffffffffu;
@@ -543,6 +543,7 @@ FY_DEVICE void fy_list_role(const fy_gpu_call &c) {
     __shared__ int key[FY_HEAD_SORTED];
     const fy_gpu_state *state = c.table.state;
     fy_head head = fy_head_of(c);
+    static_assert(32 + FY_HEAD_SORTED <= FY_PLACE_THREADS, "a thread sorts a tile");
     int index = (int)threadIdx.x - 32, expert; /* the first warp has the tickets */
     bool sorts = fy_head_is_sorted(c) && index >= 0 && index < head.end - head.first;
     fy_gpu_tile tile;

@@ -47,8 +47,8 @@ FY_DEVICE fy_sum_slots fy_look_at_slots(const fy_gpu_call &c, int token, int lan
     uint64_t at = c.at.slots[c.table.state->calls & 1];
     fy_sum_slots s = {fy_symmetric_at<const fy_gpu_slot>(c, c.rank, at) + (int64_t)token * c.slots, 0.0f, false};
     if (lane < c.slots) {
-        s.weight = __ldcg(c.weights + (int64_t)token * c.slots + lane); /* on its way beside the expert */
         s.has = s.slot[lane].expert >= 0;
+        if (s.has) s.weight = __ldcg(c.weights + (int64_t)token * c.slots + lane);
     }
     return s;
 }
@@ -60,7 +60,6 @@ FY_DEVICE void fy_sum_token(const fy_gpu_call &c, int token, int begin, int end,
     int row16 = c.hidden / 8;
     const uint4 *y = fy_symmetric_at<const uint4>(c, c.rank, c.at.y) + (int64_t)token * c.slots * row16;
     const uint4 *shared = (const uint4 *)c.table.shared_y + (int64_t)token * row16;
-    uint4 *out = (uint4 *)(c.out + token * c.out_stride);
     uint32_t present = __ballot_sync(0xffffffffu, s.has);
     for (int i = begin + lane; i - lane < end; i += 32 * CHUNKS) {
         float acc[CHUNKS][8] = {};
@@ -97,14 +96,15 @@ FY_DEVICE void fy_sum_token(const fy_gpu_call &c, int token, int begin, int end,
 #pragma unroll
         for (int h = 0; h < CHUNKS; h++)
             if (i + 32 * h < end)
-                __stcs(out + i + 32 * h, make_uint4(fy_pack(acc[h][0], acc[h][1]), fy_pack(acc[h][2], acc[h][3]),
-                                                    fy_pack(acc[h][4], acc[h][5]), fy_pack(acc[h][6], acc[h][7])));
+                __stcs((uint4 *)(c.out + token * c.out_stride) + i + 32 * h,
+                       make_uint4(fy_pack(acc[h][0], acc[h][1]), fy_pack(acc[h][2], acc[h][3]),
+                                  fy_pack(acc[h][4], acc[h][5]), fy_pack(acc[h][6], acc[h][7])));
     }
 }
 
 /*
- * A ticket is a part of the columns of the n-th token of the list. BATCH rows of CHUNKS times 512 bytes are in flight at
- * once, as the warp's registers allow.
+ * A ticket is a part of the columns of the n-th token of the list. BATCH rows of CHUNKS times 512 bytes are in flight
+ * at once, as the warp's registers allow.
  */
 template <int BATCH, int CHUNKS>
 FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
@@ -114,10 +114,10 @@ FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
     while (unit >= 0) {
         const uint32_t *entry = c.table.complete + unit / parts;
         fy_trace_begin(0, -1);
-        bool there = fy_await<false>(c, entry, 1, FY_AT_ARRIVED, -1, c.progress_timeout_ns, FY_SUM_REST_NS);
-        fy_trace_end(0, FY_MARK_TOKENS);
+        /* When no more rows come at all, who collects finds out first, and says how many tokens are complete. */
+        bool there = fy_await<false>(c, entry, 1, FY_AT_ARRIVED, -1, 2 * c.progress_timeout_ns, FY_SUM_REST_NS);
+        fy_trace_next(FY_MARK_TOKENS, -1);
         if (!__all_sync(0xffffffffu, there)) return;
-        fy_trace_begin(0, -1);
         int token = (int)fy_load_relaxed(entry) - 1, begin = unit % parts * (FY_SUM_COLUMNS / 8);
         fy_sum_token<BATCH, CHUNKS>(c, token, begin, min(begin + FY_SUM_COLUMNS / 8, c.hidden / 8), lane);
         fy_trace_end(0, FY_MARK_SUM);

@@ -29,8 +29,10 @@ static ferry_status measure(int device, uint8_t *side) {
     size_t bytes = fy_side_bytes();
     FY_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device), "counting multiprocessors");
     FY_CUDA(cudaMalloc((void **)&memory, bytes), "allocating what finds the sides of the cache");
+    cudaStream_t stream;
     cudaError_t error = fy_clear_now(memory, bytes);
-    if (error == cudaSuccess) error = fy_launch_sides(memory, sms);
+    if (error == cudaSuccess) error = fy_now_begin(&stream);
+    if (error == cudaSuccess) error = fy_now_end(stream, fy_launch_sides(memory, sms, stream));
     if (error == cudaSuccess) error = fy_copy_now(time, memory, sizeof time);
     cudaFree(memory);
     FY_CUDA(error, "finding the sides of the cache");

@@ -40,8 +40,8 @@ FY_DEVICE uint32_t fy_load_acquire(const uint32_t *flag) {
     return SYSTEM ? fy_load_acquire_sys(flag) : fy_load_acquire_gpu(flag);
 }
 
-/* `rest_ns` between two looks, but for the first ones. */
-/* Polls without order, so that turns do not empty the first-level cache; the caller's acquire comes when it is time. */
+/* Polls without order, so that turns do not empty the first-level cache, `rest_ns` apart after the first ones; the
+ * caller's acquire comes when it is time. */
 static __device__ __forceinline__ bool fy_wait_slowly(const fy_gpu_call &c, const uint32_t *flag, uint32_t target,
                                                       int site, int awaited, uint64_t timeout_ns, unsigned rest_ns) {
     uint64_t start = fy_now();

@@ -18,7 +18,7 @@ const struct fy_gpu_site_word fy_gpu_site_words[FY_SITES] = {
     {FERRY_PHASE_COMPUTE, "rows that are being pulled"},
     {FERRY_PHASE_COMPUTE, "room in the ring of h"},
     {FERRY_PHASE_COMPUTE, "column tiles of h"},
-    {FERRY_PHASE_SUM, "result rows of a token (awaited rank unknown)"},
+    {FERRY_PHASE_SUM, "result rows of its tokens (complete ones are counted; awaited rank unknown)"},
     {FERRY_PHASE_SCHEDULE, "the same parts of a backward of the same forward"},
     {FERRY_PHASE_PULL, "room in the ring of gradient rows"},
     {FERRY_PHASE_COMPUTE, "g and u that are computed again"},

@@ -81,7 +81,8 @@ static void draw_routing() {
     /* Of several ranks all rows are treated alike, but for the order of the head: here only that order knows a peer. */
     for (int e = 0; e < c.experts; e++)
         for (int r = 0; r < c.ranks; r++)
-            layer.base[e * c.ranks + r] = layer.first_block[e] * ROWS_OF_BLOCK + (r > 0 ? between(0, layer.rows[e]) : 0);
+            layer.base[e * c.ranks + r] =
+                layer.first_block[e] * ROWS_OF_BLOCK + (r > 0 ? between(0, layer.rows[e]) : 0);
 }
 
 /* The ring's size decides macrobatches, and with them tiles. */

@@ -35,8 +35,7 @@ static void lay_tiles() {
         int m = (int)(place.block / layer.call.ring_blocks);
         int walk = layer.state.tiles - macro[m + 1] + t - macro[m];
         layer.tile[walk] = fy_lay_tile(layer.call, walk, expert, place);
-        if (sorted && t >= head.first && t < head.end)
-            key.push_back(fy_head_key(layer.call, expert, layer.tile[walk]));
+        if (sorted && t >= head.first && t < head.end) key.push_back(fy_head_key(layer.call, expert, layer.tile[walk]));
         if (t == head.end) layer.state.head_end = (int)place.block * FY_BLOCK_ROWS;
     }
     std::vector<fy_gpu_tile> straight(layer.tile.begin(), layer.tile.begin() + (int)key.size());
