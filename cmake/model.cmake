@@ -13,21 +13,26 @@ if(NOT CMAKE_CXX_COMPILER)
 endif()
 enable_language(CXX)
 
+# Of a program that has device code as coroutines.
+function(ferry_model_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -fno-strict-aliasing)
+  if(FERRY_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(FERRY_SANITIZE AND NOT FERRY_SANITIZE MATCHES thread)
+    target_compile_options(${target} PRIVATE -fsanitize=${FERRY_SANITIZE} -fno-omit-frame-pointer
+      -fno-sanitize-recover=all)
+    target_link_options(${target} PRIVATE -fsanitize=${FERRY_SANITIZE})
+  endif()
+endfunction()
+
 file(GLOB FERRY_MODEL_SOURCES CONFIGURE_DEPENDS tests/model/*.cc)
 add_executable(ticket_model ${FERRY_MODEL_SOURCES})
 target_compile_features(ticket_model PRIVATE cxx_std_17)
 target_include_directories(ticket_model PRIVATE tests/model/standin tests/model)
 # Of C and CUDA C, not asked to please a C++ compiler.
 target_include_directories(ticket_model SYSTEM PRIVATE src include)
-target_compile_options(ticket_model PRIVATE -Wall -Wextra -Wshadow -fno-strict-aliasing)
-if(FERRY_WERROR)
-  target_compile_options(ticket_model PRIVATE -Werror)
-endif()
-if(FERRY_SANITIZE AND NOT FERRY_SANITIZE MATCHES thread)
-  target_compile_options(ticket_model PRIVATE -fsanitize=${FERRY_SANITIZE} -fno-omit-frame-pointer
-    -fno-sanitize-recover=all)
-  target_link_options(ticket_model PRIVATE -fsanitize=${FERRY_SANITIZE})
-endif()
+ferry_model_options(ticket_model)
 
 # The same cases everywhere, 15 seconds; the first of them under a sanitizer. `make model` runs others, for longer.
 set(FERRY_MODEL_CASES 20000)

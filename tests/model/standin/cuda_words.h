@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What CUDA C has and C++ has not, for device code that is compiled for the host: keywords, vectors, functions of a
- * thread. Functions of a whole warp or block are never called here (what uses them is written again, one coroutine for
- * a warp), but have to be declared.
+ * thread. Functions of a whole warp or block are in together.h, of which each program of tests has its own.
  */
 #ifndef FERRY_MODEL_STANDIN_CUDA_WORDS_H
 #define FERRY_MODEL_STANDIN_CUDA_WORDS_H
@@ -10,7 +9,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstdint>
-#include <cstdlib>
+#include <cstring>
 
 using std::max;
 using std::min;
@@ -32,7 +31,7 @@ inline int2 make_int2(int x, int y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 struct place_in_grid {
-    int x;
+    unsigned x;
 };
 inline place_in_grid threadIdx, blockIdx, blockDim, gridDim;
 
@@ -48,31 +47,20 @@ template <class T>
 void __stcg(T *p, T value) {
     *p = value;
 }
+template <class T>
+void __stcs(T *p, T value) {
+    *p = value;
+}
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
-
-[[noreturn]] inline void not_for_one_thread() { std::abort(); }
-
-template <class T>
-T __shfl_sync(unsigned, T, int) {
-    not_for_one_thread();
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __uint_as_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
 }
-template <class T>
-T __shfl_up_sync(unsigned, T, int) {
-    not_for_one_thread();
-}
-inline unsigned __ballot_sync(unsigned, int) { not_for_one_thread(); }
-inline unsigned __match_any_sync(unsigned, int) { not_for_one_thread(); }
-inline int __all_sync(unsigned, int) { not_for_one_thread(); }
-inline int __any_sync(unsigned, int) { not_for_one_thread(); }
-inline void __syncwarp(unsigned = 0) { not_for_one_thread(); }
-inline void __syncthreads() { not_for_one_thread(); }
-inline int __syncthreads_count(int) { not_for_one_thread(); }
-inline void atomicMin(unsigned *, unsigned) { not_for_one_thread(); }
-inline void atomicMax(unsigned long long *, unsigned long long) { not_for_one_thread(); }
-inline int atomicAdd(int *, int) { not_for_one_thread(); }
-inline unsigned long long atomicAdd(unsigned long long *, unsigned long long) { not_for_one_thread(); }
-inline void cudaGridDependencySynchronize() { not_for_one_thread(); }
-inline void cudaTriggerProgrammaticLaunchCompletion() { not_for_one_thread(); }
+
+#include "together.h"
 
 #endif

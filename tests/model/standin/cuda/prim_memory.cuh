@@ -21,6 +21,7 @@ FY_DEVICE void fy_store_release_sys(uint32_t *p, uint32_t v) {
     step();
     *p = v;
 }
+FY_DEVICE void fy_store_relaxed(uint32_t *p, uint32_t v) { fy_store_release_sys(p, v); }
 FY_DEVICE uint32_t fy_fetch_add_acq_rel_gpu(uint32_t *p, uint32_t v) {
     step();
     *p += v;

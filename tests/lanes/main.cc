@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lane_model: does the schedule of a call, lane by lane, give the right tables, and is every token summed once?
+ *
+ * Warps and blocks of the CUDA backend's forward sort slots, lay tiles and tickets, list complete tokens and sum them
+ * together (docs/gpu.md). This program runs that code on the host, without a GPU, one coroutine for every thread. A
+ * case is a small made-up layer of up to 16 ranks and a few calls of it; what the calls leave is compared with what
+ * plain loops over the callers' ids give.
+ *
+ * Real code, included from src/cuda: the launches' roles (role_schedule.cuh), collecting and summing (role_collect.cuh,
+ * role_sum.cuh), the place of a ticket (tickets.cuh), waits (wait.cuh); the rules.
+ * Written again: the launches' few lines around the roles (schedule.cc, sums.cc), functions of a warp or block
+ * (together.h), and what touches the hardware (standin/ here and in tests/model, whose files stand for those of the
+ * same name).
+ * Not modelled: pulls, products and pushes, the backward, aborts and deadlines, a launch that begins before the one
+ * before it has ended, blocks of the schedule that run at the same time, and memory that is not in order: a fence that
+ * is missing is not seen.
+ *
+ * Read scheduler.h first, then layer.h and checks.h.
+ */
+#include "checks.h"
+#include "random.h"
+#include "scheduler.h"
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+enum { MOST_PRINTED = 5, CALLS = 2 };
+
+static uint64_t number_of_case;
+static struct {
+    uint64_t macrobatches, sorted, summed; /* ranks' calls that had several, a head of both kinds, sums */
+} had;
+
+static void note(const made_up_rank &q) {
+    had.macrobatches += q.state.macrobatches > 1;
+    had.sorted += layer.ranks > 1 && q.call.all_head_tiles <= FY_HEAD_SORTED && q.state.all_head_tiles > 1;
+    had.summed += q.sums && q.tokens > 0;
+}
+
+static void run_call() {
+    layer_draw_call();
+    run_schedule();
+    bool skipped = call_is_skipped();
+    for (made_up_rank &q : layer.rank) {
+        if (failure.empty() && (q.state.skip != 0) != skipped) fail("rank %d: skip is %u", q.call.rank, q.state.skip);
+        for (void (*check)(made_up_rank &) : {check_rows, check_tiles, check_tickets})
+            if (failure.empty() && !skipped) check(q);
+        if (failure.empty()) check_reports(q);
+        if (failure.empty() && !skipped && q.sums) run_sums(q);
+        if (!skipped) note(q);
+    }
+}
+
+static bool run_case(uint64_t seed) {
+    number_of_case = seed;
+    seed_random(seed);
+    failure.clear();
+    turns_run = 0;
+    layer_draw();
+    for (int call = 0; call < CALLS && failure.empty(); call++) run_call();
+    return failure.empty();
+}
+
+static void print_case(const char *result) {
+    std::printf("case %llu: %s\n    %s\n    again: lane_model --case %llu\n", (unsigned long long)number_of_case,
+                result, layer_describe().c_str(), (unsigned long long)number_of_case);
+    std::fflush(stdout);
+}
+
+static void print_failure() { print_case(failure.empty() ? "nothing is wrong" : failure.c_str()); }
+
+/* Not a function that may be called here, but the process is lost anyhow. */
+static void crash(int number) {
+    print_case(number == SIGSEGV ? "an access outside of all memory" : "a crash");
+    std::_Exit(1);
+}
+
+static int usage() {
+    std::fputs("usage: lane_model [--seconds S | --cases N] [--seed S] [--case SEED]\n"
+               "  --seconds S  runs cases for so long\n"
+               "  --cases N    runs so many (default 400)\n"
+               "  --seed S     which ones (default 1)\n"
+               "  --case SEED  runs this one, as a failure has named it\n",
+               stderr);
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    uint64_t cases = 400, seed = 1, one = 0;
+    double seconds = 0;
+    bool alone = false;
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 == argc) return usage();
+        const char *value = argv[i + 1];
+        if (!std::strcmp(argv[i], "--seconds"))
+            cases = 0, seconds = std::atof(value);
+        else if (!std::strcmp(argv[i], "--cases"))
+            cases = std::strtoull(value, nullptr, 10);
+        else if (!std::strcmp(argv[i], "--seed"))
+            seed = std::strtoull(value, nullptr, 10);
+        else if (!std::strcmp(argv[i], "--case"))
+            one = std::strtoull(value, nullptr, 10), alone = true;
+        else
+            return usage();
+    }
+    if (seconds <= 0 && cases == 0 && !alone) return usage();
+    for (int number : {SIGSEGV, SIGBUS, SIGFPE}) std::signal(number, crash);
+    if (alone) {
+        run_case(one);
+        print_failure();
+        return !failure.empty();
+    }
+    auto begin = std::chrono::steady_clock::now();
+    auto passed = [&]() { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+    uint64_t ran = 0, failed = 0;
+    double turns = 0;
+    for (; seconds > 0 ? passed() < seconds : ran < cases; ran++) {
+        if (!run_case((seed << 32) + ran) && failed++ < MOST_PRINTED) print_failure();
+        turns += (double)turns_run;
+    }
+    std::printf("lane_model: %llu cases ran, %llu failed; of the ranks' calls %llu had several macrobatches, %llu a "
+                "sorted head, %llu sums; %.1e turns, %.0f s\n",
+                (unsigned long long)ran, (unsigned long long)failed, (unsigned long long)had.macrobatches,
+                (unsigned long long)had.sorted, (unsigned long long)had.summed, turns, passed());
+    return failed > 0;
+}
