@@ -53,10 +53,13 @@ fuzz:
 	@cmake --build $(BUILD)-fuzz -j $(JOBS) --target fuzz
 	@tests/fuzz/run.sh $(BUILD)-fuzz
 
-# The CUDA backend's tickets on the host, other cases than those of `make check`, for MODEL_SECONDS (default 600).
+# The CUDA backend's tickets, then its schedule and sums lane by lane, on the host: other cases than those of
+# `make check`, for MODEL_SECONDS (default 600), half of them each.
 model: all
 	@[ -x $(BUILD)/ticket_model ] || { echo "model: no C++ compiler: apt-get install g++" >&2; exit 1; }
-	@$(BUILD)/ticket_model --seconds $${MODEL_SECONDS:-600} --seed $$(date +%s)
+	@for model in ticket_model lane_model; do \
+	  $(BUILD)/$$model --seconds $$(($${MODEL_SECONDS:-600} / 2)) --seed $$(date +%s) || exit 1; \
+	done
 
 # Plants every defect of tests/mutants in a copy of the tree: the tests must catch all of them.
 mutants:

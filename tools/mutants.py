@@ -8,8 +8,8 @@ all others, and the patch is taken back. Prints a table and leaves it in BUILD/m
 survives.
 
 A patch starts with two lines before its diff: `Defect:` what is wrong, and `Caught by:` tests that should see it,
-separated by semicolons: `unit NAME` (a program of tests/unit), `model NAME` (of tests/model), `check SUITE` (of `ferry
-check`) or `script NAME` (tests/cli/test_NAME.sh).
+separated by semicolons: `unit NAME` (a program of tests/unit), `model NAME` (of tests/model or tests/lanes), `check
+SUITE` (of `ferry check`) or `script NAME` (tests/cli/test_NAME.sh).
 """
 import filecmp
 import os
@@ -101,7 +101,8 @@ def all_tests(tree):
     units = sorted(p.stem for p in (tree.path / "tests" / "unit").glob("test_*.c"))
     scripts = sorted(f"script {p.stem[5:]}" for p in (tree.path / "tests" / "cli").glob("test_*.sh"))
     suites = ["cases", "bits", "life", "property", "memory", "alloc", "fault", "overlap"]
-    return [f"unit {u}" for u in units] + ["model ticket_model"] + [f"check {s}" for s in suites] + scripts
+    models = ["model ticket_model", "model lane_model"]
+    return [f"unit {u}" for u in units] + models + [f"check {s}" for s in suites] + scripts
 
 
 def judge(tree, patch, first):

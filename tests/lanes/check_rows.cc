@@ -55,6 +55,8 @@ static void check_slots(made_up_rank &q) {
         for (int64_t i = (int64_t)source.tokens * layer.slots; i < all && q.state.calls == 1; i++)
             CHECK(q.slot_row[s * all + i] == untouched<int32_t>(), c.rank, "slot %d of rank %d is written", (int)i, s);
     }
+    CHECK(q.slot_row[layer.ranks * all] == untouched<int32_t>(), c.rank, "a slot behind all %d is written",
+          (int)(layer.ranks * all));
 }
 
 /* Counters of the compute launch, and what its tokens wait for. */

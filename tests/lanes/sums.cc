@@ -55,6 +55,7 @@ static void run_blocks(made_up_rank &q) {
     run_lanes([&](uint64_t *progress) {
         for (int n = below(burst + 1); n > 0 && !rows_to_come.empty(); n--) arrive(q);
         while (begun < grid && blocks_not_ended() < resident) begin_block(begun++);
+        if ((int)q.state.listed > q.tokens) fail("rank %d: a token is listed twice", c.rank);
         *progress = rows_to_come.size() + ((uint64_t)q.state.listed << 20) + ((uint64_t)q.state.take_sum << 40);
         return !rows_to_come.empty() || begun < grid;
     });

@@ -13,8 +13,9 @@
  * looks of pulls (role_pull*.cuh); the rules.
  * Written again: what a warp or a block does together (pull_*.cc, product_*.cc, parts of layer_*.cc), the copy engine
  * (engine.cc), and what touches the hardware (standin/, whose files stand for those of the same name).
- * Not modelled: several ranks and pushes to them, aborts and deadlines, sums of tokens, the caller's words of ready
- * gradients, values, and memory that is not in order: a fence that is missing is not seen.
+ * Not modelled: sums of tokens and the launches of a forward's schedule, which lane_model has (tests/lanes); several
+ * ranks and pushes to them, aborts and deadlines, the caller's words of ready gradients, values, and memory that is not
+ * in order: a fence that is missing is not seen.
  *
  * Read scheduler.h first, then memory.h, layer.h, roles.h and progress.h.
  */
