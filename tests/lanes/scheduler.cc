@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-enum { MOST_LANES = 2048, WARP = 32, TURNS_WITHOUT_PROGRESS = 4000000, TURNS_OF_MORE = 512 };
+enum { MOST_LANES = 2048, WARP = 32, TURNS_WITHOUT_PROGRESS = 4000000, TURNS_OF_MORE = 512, STEPS_OF_A_TURN = 1000000 };
 
 struct lane {
     coroutine way; /* kept from launch to launch: begins again only where a failure has left it in the middle */
@@ -47,7 +47,7 @@ static std::vector<warp> warps;
 static std::vector<block> blocks;
 static std::function<void()> role;
 static int lanes_used, lanes_left, block_threads;
-static int current;
+static int current, steps_of_turn;
 static int ready[MOST_LANES], ready_first, ready_count; /* a ring */
 static bool in_any_order;
 static int way_percent, hold_percent, hold_turns;
@@ -79,6 +79,10 @@ void rest() {
 }
 
 void step() {
+    if (++steps_of_turn > STEPS_OF_A_TURN) {
+        fail("block %d, thread %d goes on and on", current_block(), lanes[current]->thread);
+        rest();
+    }
     if (way_percent > 0 && chance(way_percent)) rest();
 }
 
@@ -195,6 +199,7 @@ static void judge_end() {
 
 static void enter(int l) {
     current = l;
+    steps_of_turn = 0;
     lanes[l]->inside = true;
     threadIdx.x = (unsigned)lanes[l]->thread;
     blockIdx.x = (unsigned)blocks[lanes[l]->block].number;
