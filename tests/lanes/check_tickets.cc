@@ -1,11 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list of product tickets: units make and finish every tile once, tickets of both sides go over every column of
- * every tile of a unit once. What units need is ticket_model's concern.
+ * The list of product tickets. Units make and finish the shared expert, then step after step, of which none goes over
+ * a macrobatch's end; tickets of both sides go over every column of every tile of a unit once. What units need is
+ * ticket_model's concern.
  */
 #include "checks.h"
 
 #include "cuda/tickets.cuh"
+
+struct expected_unit {
+    int kind, first_tile, tiles;
+};
+
+/* A step is made before the one before it is finished, but for the first one of a macrobatch that follows another. */
+static std::vector<expected_unit> expected_units(const made_up_rank &q, int *steps) {
+    const fy_gpu_call &c = q.call;
+    std::vector<expected_unit> units;
+    int shared_tiles = c.shared > 0 ? fy_parts(q.tokens, FY_TILE_M) : 0;
+    expected_unit open = {FY_SHARED_FINISH, 0, shared_tiles};
+    if (shared_tiles > 0) units.push_back({FY_SHARED_MAKE, 0, shared_tiles});
+    auto macrobatch = [&](int tile) { return q.tile[tile].row / FY_BLOCK_ROWS / c.ring_blocks; };
+    *steps = 0;
+    for (int begin = 0, end; begin < q.state.tiles; begin = end) {
+        for (end = begin + 1; end < q.state.tiles && end - begin < c.mini_tiles; end++)
+            if (macrobatch(end) != macrobatch(begin)) break;
+        bool made_first = begin == 0 || macrobatch(begin) == macrobatch(begin - 1);
+        units.push_back({FY_MAKE, begin, end - begin});
+        if (open.tiles > 0) units.insert(units.end() - (made_first ? 0 : 1), open);
+        open = {FY_FINISH, begin, end - begin};
+        ++*steps;
+    }
+    if (open.tiles > 0) units.push_back(open);
+    return units;
+}
 
 /* Every ticket of unit `u` is a place of its own. */
 static void check_unit(const made_up_rank &q, int u) {
@@ -28,23 +55,21 @@ static void check_unit(const made_up_rank &q, int u) {
 
 void check_tickets(made_up_rank &q) {
     const fy_gpu_call &c = q.call;
-    int shared_tiles = c.shared > 0 ? fy_parts(q.tokens, FY_TILE_M) : 0, done[FY_END] = {};
-    CHECK(q.unit[q.state.units].kind == FY_END, c.rank, "unit %d is not the end", q.state.units);
+    int steps;
+    std::vector<expected_unit> units = expected_units(q, &steps);
+    int count = (int)units.size();
+    CHECK(q.state.units == count && q.unit[count].kind == FY_END, c.rank, "%d units, not %d", q.state.units, count);
+    CHECK(q.state.steps == steps && q.page.steps == steps, c.rank, "%d steps, not %d", q.state.steps, steps);
     CHECK(q.unit[0].ticket[0] == 0 && q.unit[0].ticket[1] == 0, c.rank, "tickets begin with %d", q.unit[0].ticket[0]);
-    for (int u = 0; u < q.state.units; u++) {
+    for (int u = 0; u < count && failure.empty(); u++) {
         const fy_gpu_unit &unit = q.unit[u];
-        CHECK(unit.kind >= 0 && unit.kind < FY_END, c.rank, "unit %d is of no kind", u);
-        CHECK(unit.first_tile == done[unit.kind] && unit.tiles > 0, c.rank, "unit %d begins with tile %d, not %d", u,
-              unit.first_tile, done[unit.kind]);
-        CHECK(unit.tiles <= c.mini_tiles || fy_is_shared(unit.kind), c.rank, "unit %d has %d tiles", u, unit.tiles);
-        done[unit.kind] += unit.tiles;
-        CHECK(done[FY_FINISH] <= done[FY_MAKE] && done[FY_SHARED_FINISH] <= done[FY_SHARED_MAKE], c.rank,
-              "unit %d finishes what nobody makes", u);
+        const expected_unit &e = units[u];
+        CHECK(unit.kind == e.kind && unit.first_tile == e.first_tile && unit.tiles == e.tiles, c.rank,
+              "unit %d: kind %d, %d tiles from %d, not kind %d, %d tiles from %d", u, unit.kind, unit.tiles,
+              unit.first_tile, e.kind, e.tiles, e.first_tile);
+        int group = u == count - 1 ? FY_LAST_GROUP_TILES : FY_GROUP_TILES;
+        CHECK(unit.group == group, c.rank, "unit %d: groups of %d tiles, not %d", u, unit.group, group);
         CHECK(unit.needs < u, c.rank, "unit %d needs unit %d", u, unit.needs);
         check_unit(q, u);
-    }
-    for (int kind : {FY_MAKE, FY_FINISH, FY_SHARED_MAKE, FY_SHARED_FINISH}) {
-        int tiles = fy_is_shared(kind) ? shared_tiles : q.state.tiles;
-        CHECK(done[kind] == tiles, c.rank, "units of kind %d have %d tiles, not %d", kind, done[kind], tiles);
     }
 }
