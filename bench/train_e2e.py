@@ -170,6 +170,7 @@ def main():
     if o.plot and RANK == 0:
         title = f"{shape.layers} layers of Qwen3-30B-A3B's shape, {WORLD} ranks, the same tokens"
         loss_plot.plot(o.plot, title, {w["name"]: w["losses"] for w in ways})
+    dist.barrier()  # who leaves early takes its threads' connections from the others
     dist.destroy_process_group()
 
 
