@@ -5,10 +5,25 @@
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g")
 include(CheckLanguage)
 check_language(CXX)
+
+# `name` as a test: `cases` of its cases, under a sanitizer so many of them. Without a compiler it says so.
+function(ferry_model_test name cases sanitized)
+  if(NOT CMAKE_CXX_COMPILER)
+    add_test(NAME ${name} COMMAND sh -c "echo 'skipped: no C++ compiler: apt-get install g++'; exit 77")
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 LABELS model)
+    return()
+  endif()
+  if(FERRY_SANITIZE)
+    set(cases ${sanitized})
+  endif()
+  add_test(NAME ${name} COMMAND ${name} --cases ${cases})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${FERRY_TEST_TIMEOUT} LABELS model)
+endfunction()
+
+# The same cases everywhere, 15 seconds; `make model` runs others, for longer.
+ferry_model_test(ticket_model 20000 4000)
 if(NOT CMAKE_CXX_COMPILER)
   message(STATUS "Model of the tickets: left out, there is no C++ compiler")
-  add_test(NAME ticket_model COMMAND sh -c "echo 'skipped: no C++ compiler: apt-get install g++'; exit 77")
-  set_tests_properties(ticket_model PROPERTIES SKIP_RETURN_CODE 77 LABELS model)
   return()
 endif()
 enable_language(CXX)
@@ -33,11 +48,3 @@ target_include_directories(ticket_model PRIVATE tests/model/standin tests/model)
 # Of C and CUDA C, not asked to please a C++ compiler.
 target_include_directories(ticket_model SYSTEM PRIVATE src include)
 ferry_model_options(ticket_model)
-
-# The same cases everywhere, 15 seconds; the first of them under a sanitizer. `make model` runs others, for longer.
-set(FERRY_MODEL_CASES 20000)
-if(FERRY_SANITIZE)
-  set(FERRY_MODEL_CASES 4000)
-endif()
-add_test(NAME ticket_model COMMAND ticket_model --cases ${FERRY_MODEL_CASES})
-set_tests_properties(ticket_model PROPERTIES TIMEOUT ${FERRY_TEST_TIMEOUT} LABELS model)

@@ -18,6 +18,7 @@
  *
  * Read scheduler.h first, then layer.h and checks.h.
  */
+#include "arguments.h"
 #include "checks.h"
 #include "random.h"
 #include "scheduler.h"
@@ -25,8 +26,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <unistd.h>
 
 enum { MOST_PRINTED = 5, CALLS = 2 };
@@ -82,38 +81,12 @@ static void crash(int) {
     _exit(write(STDOUT_FILENO, text, (size_t)length) == length ? 1 : 2);
 }
 
-static int usage() {
-    std::fputs("usage: lane_model [--seconds S | --cases N] [--seed S] [--case SEED]\n"
-               "  --seconds S  runs cases for so long\n"
-               "  --cases N    runs so many (default 400)\n"
-               "  --seed S     which ones (default 1)\n"
-               "  --case SEED  runs this one, as a failure has named it\n",
-               stderr);
-    return 2;
-}
-
 int main(int argc, char **argv) {
-    uint64_t cases = 400, seed = 1, one = 0;
-    double seconds = 0;
-    bool alone = false;
-    for (int i = 1; i < argc; i += 2) {
-        if (i + 1 == argc) return usage();
-        const char *value = argv[i + 1];
-        if (!std::strcmp(argv[i], "--seconds"))
-            cases = 0, seconds = std::atof(value);
-        else if (!std::strcmp(argv[i], "--cases"))
-            cases = std::strtoull(value, nullptr, 10);
-        else if (!std::strcmp(argv[i], "--seed"))
-            seed = std::strtoull(value, nullptr, 10);
-        else if (!std::strcmp(argv[i], "--case"))
-            one = std::strtoull(value, nullptr, 10), alone = true;
-        else
-            return usage();
-    }
-    if (seconds <= 0 && cases == 0 && !alone) return usage();
+    arguments a = {"lane_model", 400, nullptr};
+    if (!read_arguments(argc, argv, a)) return 2;
     for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT}) std::signal(number, crash);
-    if (alone) {
-        run_case(one);
+    if (a.alone) {
+        run_case(a.one);
         print_failure();
         return !failure.empty();
     }
@@ -121,8 +94,8 @@ int main(int argc, char **argv) {
     auto passed = [&]() { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
     uint64_t ran = 0, failed = 0;
     double turns = 0;
-    for (; seconds > 0 ? passed() < seconds : ran < cases; ran++) {
-        if (!run_case((seed << 32) + ran) && failed++ < MOST_PRINTED) print_failure();
+    for (; a.seconds > 0 ? passed() < a.seconds : ran < a.cases; ran++) {
+        if (!run_case((a.seed << 32) + ran) && failed++ < MOST_PRINTED) print_failure();
         turns += (double)turns_run;
     }
     std::printf("lane_model: %llu cases ran, %llu failed; of the ranks' calls %llu had several macrobatches, %llu a "

@@ -19,6 +19,7 @@
  *
  * Read scheduler.h first, then memory.h, layer.h, roles.h and progress.h.
  */
+#include "arguments.h"
 #include "layer.h"
 #include "progress.h"
 #include "random.h"
@@ -27,8 +28,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
 enum { MOST_PRINTED = 5 };
 
@@ -51,51 +50,19 @@ static void print_case(uint64_t seed) {
     std::fflush(stdout);
 }
 
-static int usage() {
-    std::fputs("usage: ticket_model [--seconds S | --cases N] [--seed S] [--case SEED] [-v]\n"
-               "  --seconds S  runs cases for so long\n"
-               "  --cases N    runs so many (default 20000)\n"
-               "  --seed S     which ones (default 1)\n"
-               "  --case SEED  runs this one, as a failure has named it\n"
-               "  -v           prints what workers of a case begin and wait for\n",
-               stderr);
-    return 2;
-}
-
 int main(int argc, char **argv) {
-    uint64_t cases = 20000, seed = 1, one = 0;
-    double seconds = 0;
-    bool alone = false;
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : nullptr;
-        if (!std::strcmp(argv[i], "-v")) {
-            verbose = true;
-            continue;
-        }
-        if (!value) return usage();
-        if (!std::strcmp(argv[i], "--seconds"))
-            cases = 0, seconds = std::atof(value);
-        else if (!std::strcmp(argv[i], "--cases"))
-            cases = std::strtoull(value, nullptr, 10);
-        else if (!std::strcmp(argv[i], "--seed"))
-            seed = std::strtoull(value, nullptr, 10);
-        else if (!std::strcmp(argv[i], "--case"))
-            one = std::strtoull(value, nullptr, 10), alone = true;
-        else
-            return usage();
-        i++;
-    }
-    if (seconds <= 0 && cases == 0 && !alone) return usage();
-    if (alone) {
-        run_case(one);
-        print_case(one);
+    arguments a = {"ticket_model", 20000, &verbose};
+    if (!read_arguments(argc, argv, a)) return 2;
+    if (a.alone) {
+        run_case(a.one);
+        print_case(a.one);
         return !failure.empty();
     }
     auto begin = std::chrono::steady_clock::now();
     auto passed = [&]() { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
     uint64_t ran = 0, failed = 0, several = 0, steps = 0;
-    for (; seconds > 0 ? passed() < seconds : ran < cases; ran++) {
-        uint64_t number = (seed << 32) + ran;
+    for (; a.seconds > 0 ? passed() < a.seconds : ran < a.cases; ran++) {
+        uint64_t number = (a.seed << 32) + ran;
         if (!run_case(number) && failed++ < MOST_PRINTED) print_case(number);
         several += layer.state.macrobatches > 1;
         steps += steps_run;
