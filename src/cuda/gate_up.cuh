@@ -21,31 +21,41 @@ FY_DEVICE uint32_t fy_saved_pair(bool gate, float low, float high, float limit) 
                 : fy_save_up(low, limit) | (uint32_t)fy_save_up(high, limit) << 16;
 }
 
+/* Where a lane's part of columns 16 j .. of row r goes in two pieces of 64 columns. */
+FY_DEVICE uint32_t fy_piece_at(const uint8_t *buffer, int j, int r, int lane) {
+    return fy_shared_address(buffer) + j / 4 * FY_PIECE_BYTES + fy_box_at(r, j % 4 * 2 + (lane >> 4));
+}
+
+/* Two pieces on their way, for a thread that knows them written; each is a group of its own, the second one the last.
+ */
+FY_DEVICE void fy_store_pieces(const CUtensorMap *map, const uint8_t *buffer, int column, int row) {
+    for (int piece = 0; piece < 2; piece++) {
+        fy_store_box2(map, buffer + piece * FY_PIECE_BYTES, column + piece * 64, row);
+        fy_store_commit();
+    }
+}
+
 template <bool CLAMPED>
 FY_DEVICE void fy_save_pieces(const float (&acc)[128], const CUtensorMap *g, const CUtensorMap *u, int column, int row,
                               float limit, uint8_t *buffer, int group, int thread) {
     int lane = thread & 31, r = (thread / 32) * 16 + (lane & 15);
 #pragma unroll
-    for (int piece = 0; piece < 4; piece++) {
-        uint8_t *to = buffer + piece % 2 * FY_PIECE_BYTES;
-        if (thread == 0) fy_store_wait_read<1>();
+    for (int up = 0; up < 2; up++) {
+        if (thread == 0) fy_store_wait_read<0>();
         fy_group_sync(group + 1);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < 8; j++) {
             uint32_t v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int f = piece * 32 + j * 8 + 2 * i;
-                v[i] = fy_saved_pair<CLAMPED>(piece < 2, acc[f], acc[f + 1], limit);
+                int f = up * 64 + j * 8 + 2 * i;
+                v[i] = fy_saved_pair<CLAMPED>(up == 0, acc[f], acc[f + 1], limit);
             }
-            fy_store_matrices(fy_shared_address(to) + fy_box_at(r, j * 2 + (lane >> 4)), v[0], v[1], v[2], v[3]);
+            fy_store_matrices(fy_piece_at(buffer, j, r, lane), v[0], v[1], v[2], v[3]);
         }
         fy_fence_async_shared();
         fy_group_sync(group + 1);
-        if (thread == 0) {
-            fy_store_box2(piece < 2 ? g : u, to, column + piece % 2 * 64, row);
-            fy_store_commit();
-        }
+        if (thread == 0) fy_store_pieces(up ? u : g, buffer, column, row);
     }
 }
 

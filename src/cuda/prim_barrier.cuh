@@ -48,8 +48,11 @@ FY_DEVICE void fy_barrier_arrive_expecting(uint64_t *b, uint32_t bytes) {
                  : "memory");
 }
 
-/* The 128 threads of a warpgroup; numbers 1 and 2, 0 is __syncthreads. */
+/* The 128 threads of a warpgroup; numbers 1 to 4, 0 is __syncthreads. */
 FY_DEVICE void fy_group_sync(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
+
+/* Arrives without waiting: of its 128 threads one warp waits (fy_group_sync) for what the other three have done. */
+FY_DEVICE void fy_group_arrive(int number) { asm volatile("bar.arrive %0, 128;" ::"r"(number) : "memory"); }
 
 template <int COUNT>
 FY_DEVICE void fy_registers_give(void) {

@@ -51,6 +51,12 @@ FY_DEVICE uint32_t fy_fetch_add_acq_rel_gpu(uint32_t *p, uint32_t v) {
     return old;
 }
 
+FY_DEVICE uint32_t fy_fetch_add_release_gpu(uint32_t *p, uint32_t v) {
+    uint32_t old;
+    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(v) : "memory");
+    return old;
+}
+
 FY_DEVICE void fy_fence_gpu(void) { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 FY_DEVICE void fy_fence_sys(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }

@@ -75,7 +75,7 @@ FY_DEVICE bool fy_tile_can_run(const fy_gpu_call &c, const fy_work &w, int block
         return look ? fy_load_acquire_gpu(flag) >= target : fy_await_between(c, flag, target, site, fy_rows_of(w));
     };
     uint32_t columns = fy_parts(fy_inner_of(c, fy_is_shared(w.kind)), FY_HALF_N);
-    uint32_t pieces = 4 * fy_parts(c.hidden, FY_TILE_N);
+    uint32_t pieces = fy_parts(c.hidden, FY_TILE_N);
     int used = fy_tile_blocks_used(w.rows);
     bool ok = true;
     for (int b = 0; b < used && ok; b++) {

@@ -23,15 +23,15 @@ typedef struct fy_signal {
     int kind, counter, row, rows;
 } fy_signal;
 
-FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int thread) {
+FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int group, int thread) {
     if (fy_is_make(s.kind)) {
         if (thread == 0) {
             fy_store_wait_written();
             fy_fence_async();
             fy_add_release_gpu(&c.table.made[s.counter], 1);
         }
-    } else {
-        fy_push_signal(c, c.at.arrived, s.counter, s.row, s.rows, thread & 31);
+    } else if (thread < 32) {
+        fy_push_signal(c, c.at.arrived, s.counter, s.row, s.rows, group, thread);
     }
     s.kind = FY_END;
 }
@@ -50,25 +50,18 @@ FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work
 #pragma unroll
     for (int i = 0; i < 64; i += 2) fy_swiglu_pair(acc[i], acc[i + 1], acc[64 + i], acc[64 + i + 1]);
     int lane = thread & 31, row = (thread / 32) * 16 + (lane & 15);
+    if (thread == 0) fy_store_wait_read<0>();
+    fy_group_sync(group + 1);
 #pragma unroll
-    for (int piece = 0; piece < 2; piece++) {
-        uint8_t *to = buffer + piece * FY_PIECE_BYTES;
-        if (thread == 0) fy_store_wait_read<1>();
-        fy_group_sync(group + 1);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int f = piece * 32 + j * 8;
-            fy_store_matrices(fy_shared_address(to) + fy_box_at(row, j * 2 + (lane >> 4)), fy_pack(acc[f], acc[f + 1]),
-                              fy_pack(acc[f + 2], acc[f + 3]), fy_pack(acc[f + 4], acc[f + 5]),
-                              fy_pack(acc[f + 6], acc[f + 7]));
-        }
-        fy_fence_async_shared();
-        fy_group_sync(group + 1);
-        if (thread == 0) {
-            fy_store_box2(map, to, w.column * FY_HALF_N + piece * 64, w.load_row + group * FY_BLOCK_ROWS);
-            fy_store_commit();
-        }
+    for (int j = 0; j < 8; j++) {
+        int f = j * 8;
+        fy_store_matrices(fy_piece_at(buffer, j, row, lane), fy_pack(acc[f], acc[f + 1]),
+                          fy_pack(acc[f + 2], acc[f + 3]), fy_pack(acc[f + 4], acc[f + 5]),
+                          fy_pack(acc[f + 6], acc[f + 7]));
     }
+    fy_fence_async_shared();
+    fy_group_sync(group + 1);
+    if (thread == 0) fy_store_pieces(map, buffer, w.column * FY_HALF_N, w.load_row + group * FY_BLOCK_ROWS);
 }
 
 /* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first.
@@ -94,7 +87,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
     held.kind = FY_END;
     for (int number = 0;; number++) {
         if (!fy_barrier_test(&block->full[stage.index], stage.parity)) {
-            if (held.kind != FY_END) fy_send_signal(c, held, thread);
+            if (held.kind != FY_END) fy_send_signal(c, held, group, thread);
             fy_trace_begin(0, -1);
             fy_barrier_wait(&block->full[stage.index], stage.parity);
             fy_trace_end(0, FY_MARK_OPERANDS);
@@ -104,7 +97,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         bool active = group * FY_BLOCK_ROWS < w.rows;
         if (!active) {
             fy_pass_stages(block->full, block->empty, stage, group, thread, w.depth);
-            if (held.kind != FY_END) fy_send_signal(c, held, thread);
+            if (held.kind != FY_END) fy_send_signal(c, held, group, thread);
             continue;
         }
         int2 from = make_int2(-1, 0); /* looked up now, used behind the products */
@@ -112,7 +105,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         int send_at = held.kind == FY_END ? -1 : min(2, w.depth - 1), rows_of = fy_is_shared(w.kind) ? -1 : w.counter;
         fy_trace_begin(0, rows_of);
         fy_multiply<0, 0>(acc, operands, stage, w.depth, 0, [&](int k) {
-            if (k == send_at) fy_send_signal(c, held, thread);
+            if (k == send_at) fy_send_signal(c, held, group, thread);
         });
         fy_trace_next(fy_is_make(w.kind) ? FY_MARK_GATE_UP : FY_MARK_DOWN, rows_of);
         if (fy_is_make(w.kind)) {
@@ -123,6 +116,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
             if (thread == 0) fy_store_wait_read<0>();
             fy_group_sync(group + 1);
             fy_push_rows(c, acc, w, buffer + warp * FY_WARP_BYTES, fy_push_target(c, fy_is_shared(w.kind), from), lane);
+            fy_push_done(group, warp);
         }
         fy_trace_end(0, fy_is_make(w.kind) ? FY_MARK_STORE_H : FY_MARK_PUSH);
         held.kind = w.kind;
@@ -130,7 +124,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         held.row = w.row + group * FY_BLOCK_ROWS;
         held.rows = min(w.rows - group * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS);
     }
-    if (held.kind != FY_END) fy_send_signal(c, held, thread);
+    if (held.kind != FY_END) fy_send_signal(c, held, group, thread);
     if (thread == 0) fy_store_wait_written();
 }
 

@@ -28,7 +28,7 @@ FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backwa
     if (thread % 32 == 0) held->kind = FY_LAST;
     int kind = fy_task_plain(s.kind), counter = s.row / FY_BLOCK_ROWS + (fy_task_is_shared(s.kind) ? c.max_blocks : 0);
     if (kind == FY_DX) {
-        fy_push_signal(c, b.at.arrived, counter, s.row, s.rows, thread & 31);
+        if (thread < 32) fy_push_signal(c, b.at.arrived, counter, s.row, s.rows, threadIdx.x / 128 - 1, thread);
     } else if (thread == 0) {
         fy_store_wait_written();
         fy_fence_async();
@@ -37,8 +37,9 @@ FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backwa
         } else if (kind == FY_REMAKE) {
             fy_add_release_gpu(&b.table.remade[counter], 1);
         } else {
-            fy_add_release_gpu(&c.table.made[counter], 1);
-            fy_add_release_gpu(&b.table.ready[fy_task_is_shared(s.kind) ? 0 : b.table.block_segment[counter]], 1);
+            fy_fence_gpu();
+            fy_add_relaxed_gpu(&c.table.made[counter], 1);
+            fy_add_relaxed_gpu(&b.table.ready[fy_task_is_shared(s.kind) ? 0 : b.table.block_segment[counter]], 1);
         }
     }
 }
@@ -135,6 +136,7 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
             uint16_t *target = fy_push_target(c, t.shared, from);
             fy_push_rows(c, acc, w, buffer + again / 32 * FY_WARP_BYTES, target, again & 31);
             if (t.column == 0 && !t.shared) fy_push_dweights(c, b, t, group, warp, lane);
+            fy_push_done(group, warp);
         }
         int stored = kind == FY_REMAKE ? FY_MARK_STORE_G_U : kind == FY_GRAD ? FY_MARK_STORE_GRAD : FY_MARK_PUSH;
         fy_trace_end(0, stored);

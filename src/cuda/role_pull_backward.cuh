@@ -30,7 +30,7 @@ FY_DEVICE bool fy_wait_for_backward_ring(const fy_gpu_call &c, const fy_gpu_back
         uint32_t target = fy_parts(c.intermediate, FY_TILE_N);
         if (reader == 1) {
             flag = &c.table.sent[before];
-            target = b.parts & FERRY_BACKWARD_DATA ? 4 * fy_parts(c.hidden, FY_TILE_N) : 0;
+            target = b.parts & FERRY_BACKWARD_DATA ? fy_parts(c.hidden, FY_TILE_N) : 0;
         } else if (reader == 2) {
             flag = &b.table.gathered[b.table.block_segment[before]];
             target = b.parts & FERRY_BACKWARD_WEIGHT ? 2 * (uint32_t)b.weight_tickets[0] : 0;

@@ -4,8 +4,9 @@
  * columns at a time, and stores 16 bytes a lane, two rows of 256 bytes at a time, to the owners' slots.
  * Reads: accumulators, source[row].  Writes: y slots of the owners (own or peer memory); the shared expert's rows.
  * Waits on: nothing.
- * Publishes: sent[block], one for each warp and column tile; whoever completes a block adds 1 to arrived[token] of each
- *            of its rows at the owner. Published a little later than stored (fy_signal), when the stores have drained.
+ * Publishes: sent[block], one for each column tile; whoever completes a block adds 1 to arrived[token] of each of its
+ *            rows at the owner. Published a little later than stored (fy_signal), when the stores have drained, by the
+ *            first warp for all four: a release waits for what the whole multiprocessor has under way.
  * Registers: within the consumers' 208 (backward: 216), beside 128 accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_PUSH_CUH
@@ -59,17 +60,23 @@ FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const
     }
 }
 
+/* A warp has stored its part of a tile. The warpgroup's first warp waits for that, no sooner than it signals. */
+FY_DEVICE void fy_push_done(int group, int warp) {
+    if (warp > 0) fy_group_arrive(group + 3);
+}
+
 /*
- * A warp has stored its part of a column tile of block `counter`, whose `rows` rows begin at `row`. `arrived`: where
- * the owners' counters of tokens are.
+ * First warp: its warpgroup has stored a column tile of block `counter`, whose `rows` rows begin at `row`. `arrived`:
+ * where the owners' counters of tokens are.
  */
-FY_DEVICE void fy_push_signal(const fy_gpu_call &c, uint64_t arrived, int counter, int row, int rows, int lane) {
-    uint32_t all = 4 * fy_parts(c.hidden, FY_TILE_N), before = 0;
-    __syncwarp();
-    if (lane == 0) before = fy_fetch_add_acq_rel_gpu(&c.table.sent[counter], 1);
+FY_DEVICE void fy_push_signal(const fy_gpu_call &c, uint64_t arrived, int counter, int row, int rows, int group,
+                              int lane) {
+    uint32_t all = fy_parts(c.hidden, FY_TILE_N), before = 0;
+    fy_group_sync(group + 3);
+    if (lane == 0) before = fy_fetch_add_release_gpu(&c.table.sent[counter], 1);
     before = __shfl_sync(0xffffffffu, before, 0);
     if (before + 1 != all) return;
-    fy_fence_sys();
+    fy_fence_sys(); /* what the others have released is then before this */
 #pragma unroll 1
     for (int r = lane; r < rows; r += 32) {
         int rank = c.rank, token = row + r;

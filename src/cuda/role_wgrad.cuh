@@ -40,57 +40,57 @@ FY_DEVICE void fy_keep_sums(const fy_gpu_backward &b, const float (&acc)[128], c
         __stcg(to + i * 128, make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]));
 }
 
-/* Eight pieces of 32 columns. */
+/* Eight pieces of 32 columns, two at a time. */
 FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column,
                                      int matrix, uint8_t *buffer, int group, int thread) {
     int lane = thread & 31, r = thread / 32 * 16 + lane / 4;
 #pragma unroll
-    for (int piece = 0; piece < 8; piece++) {
-        uint8_t *to = buffer + piece % 2 * FY_PIECE_BYTES;
-        if (thread == 0) fy_store_wait_read<1>();
+    for (int pair = 0; pair < 4; pair++) {
+        if (thread == 0) fy_store_wait_read<0>();
         fy_group_sync(group + 1);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int f = piece * 16 + j * 4, chunk = j * 2 + ((lane & 3) >> 1);
+        for (int j = 0; j < 8; j++) {
+            uint8_t *to = buffer + j / 4 * FY_PIECE_BYTES;
+            int f = pair * 32 + j * 4, chunk = j % 4 * 2 + ((lane & 3) >> 1);
             *(float2 *)(to + fy_box_at(r, chunk) + (lane & 1) * 8) = make_float2(acc[f], acc[f + 1]);
             *(float2 *)(to + fy_box_at(r + 8, chunk) + (lane & 1) * 8) = make_float2(acc[f + 2], acc[f + 3]);
         }
         fy_fence_async_shared();
         fy_group_sync(group + 1);
         if (thread == 0) {
-            if (add)
-                fy_add_box3(map, to, column + piece * 32, row, matrix);
-            else
-                fy_store_box3(map, to, column + piece * 32, row, matrix);
-            fy_store_commit();
+            for (int i = 0; i < 2; i++) {
+                if (add)
+                    fy_add_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 32, row, matrix);
+                else
+                    fy_store_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 32, row, matrix);
+                fy_store_commit();
+            }
         }
     }
 }
 
-/* Four pieces of 64 columns; what is added to comes in through the same piece first. */
+/* Four pieces of 64 columns, two at a time; what is added to comes in through the same pieces first. */
 FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column,
                                       int matrix, uint8_t *buffer, uint64_t *old, int group, int thread) {
     int lane = thread & 31, r = thread / 32 * 16 + (lane & 15);
     /* Nobody still reads the buffer for another kind of tile. */
     if (add) fy_group_sync(group + 1);
 #pragma unroll
-    for (int piece = 0; piece < 4; piece++) {
-        uint8_t *to = buffer + piece % 2 * FY_PIECE_BYTES;
+    for (int pair = 0; pair < 2; pair++) {
         if (thread == 0) {
-            fy_store_wait_read<1>();
+            fy_store_wait_read<0>();
             if (add) {
-                fy_barrier_arrive_expecting(old, FY_PIECE_BYTES);
-                fy_load_box3(to, map, old, column + piece * 64, row, matrix);
+                fy_barrier_arrive_expecting(old, 2 * FY_PIECE_BYTES);
+                for (int i = 0; i < 2; i++)
+                    fy_load_box3(buffer + i * FY_PIECE_BYTES, map, old, column + (2 * pair + i) * 64, row, matrix);
             }
         }
-        if (add) {
-            fy_barrier_wait(old, piece & 1);
-        }
+        if (add) fy_barrier_wait(old, pair);
         fy_group_sync(group + 1);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            uint32_t at = fy_shared_address(to) + fy_box_at(r, j * 2 + (lane >> 4)), v[4];
-            int f = piece * 32 + j * 8;
+        for (int j = 0; j < 8; j++) {
+            uint32_t at = fy_piece_at(buffer, j, r, lane), v[4];
+            int f = pair * 64 + j * 8;
             if (add) {
                 fy_load_matrices(v, at);
 #pragma unroll
@@ -106,8 +106,10 @@ FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const fl
         fy_fence_async_shared();
         fy_group_sync(group + 1);
         if (thread == 0) {
-            fy_store_box3(map, to, column + piece * 64, row, matrix);
-            fy_store_commit();
+            for (int i = 0; i < 2; i++) {
+                fy_store_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 64, row, matrix);
+                fy_store_commit();
+            }
         }
     }
 }
@@ -140,7 +142,8 @@ FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, c
     if (t.resumes || !t.closes) fy_group_sync(group + 1);
     if (thread == 0) {
         if (t.resumes || !t.closes) fy_add_release_gpu(&b.table.turn[t.open], 1);
-        fy_add_release_gpu(&b.table.gathered[t.segment], 1);
+        /* What it read is in; a release would wait here for the stores of the whole multiprocessor. */
+        fy_add_relaxed_gpu(&b.table.gathered[t.segment], 1);
     }
 }
 

@@ -78,7 +78,7 @@ static void send(backward_signal &held) {
     bool shared = held.task.shared;
     int kind = fy_task_plain(held.task.kind), counter = held.block + (shared ? layer.call.max_blocks : 0);
     if (kind == FY_DX) {
-        for (int warp = 0; warp < 4; warp++) fy_fetch_add_acq_rel_gpu(&layer.call.table.sent[counter], 1);
+        fy_fetch_add_acq_rel_gpu(&layer.call.table.sent[counter], 1);
     } else if (kind == FY_REMAKE) {
         fy_add_release_gpu(&layer.back.table.remade[counter], 1);
     } else {

@@ -39,7 +39,7 @@ static void send(forward_signal &held) {
         store_h(held);
         fy_add_release_gpu(&layer.call.table.made[held.counter], 1);
     } else {
-        for (int warp = 0; warp < 4; warp++) fy_fetch_add_acq_rel_gpu(&layer.call.table.sent[held.counter], 1);
+        fy_fetch_add_acq_rel_gpu(&layer.call.table.sent[held.counter], 1);
     }
     held.kind = FY_END;
 }

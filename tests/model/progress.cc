@@ -48,7 +48,7 @@ static size_t tiles_of_backward(int row_tiles, int shared_tiles) {
 
 static bool counters_are_full(int block) {
     const fy_gpu_call &c = layer.call;
-    uint32_t hidden = 4 * fy_parts(c.hidden, FY_TILE_N);
+    uint32_t hidden = fy_parts(c.hidden, FY_TILE_N);
     if (!layer.backward) return layer.made[block] == (uint32_t)fy_columns_of(c, FY_MAKE) && layer.sent[block] == hidden;
     return progress.graded[block] == fy_parts(c.intermediate, FY_TILE_N) &&
            layer.sent[block] == (layer.data ? hidden : 0) && layer.pulled[block] == 2 * ROWS_OF_BLOCK;
