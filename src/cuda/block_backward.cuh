@@ -42,7 +42,7 @@ typedef struct fy_backward_signal {
 
 typedef struct fy_backward_block {
     uint64_t full[FY_STAGES], empty[FY_STAGES];
-    uint64_t old[2];          /* of a warpgroup: a piece of what a gradient adds to has come in */
+    uint64_t old[2];          /* of a warpgroup: two pieces of what a gradient adds to have come in */
     uint64_t chosen, begun;   /* the next task: described and its inputs there; it is time to take one */
     int32_t first[FY_STAGES]; /* of a stage that begins a tile: its place in task[] */
     fy_task task[FY_WORKS];

@@ -167,7 +167,7 @@ typedef struct fy_gpu_tables {
     uint32_t *complete;   /* [max_tokens] 1 + the tokens, in the order in which their rows have all come; 0: none yet */
     uint32_t *pulled;     /* [max_blocks] rows that are in the ring */
     uint32_t *made;       /* [max_blocks + shared blocks] column tiles of h that are stored */
-    uint32_t *sent;       /* the same: warps' column tiles of y that are stored */
+    uint32_t *sent;       /* the same: column tiles of y that are stored */
     uint16_t *x_ring;     /* [ring_rows][hidden] */
     uint16_t *h_ring;     /* [ring_rows][intermediate] */
     uint16_t *shared_h;   /* [max_tokens][shared] */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * g and u as they are saved: unclamped, BF16, on the same side of every bound as the sums that they come from. A
- * warpgroup's 64 rows x (128 + 128) columns leave in four pieces of 64 columns, which the copy engine writes while the
- * consumers go on.
+ * warpgroup's 64 rows x (128 + 128) columns leave in four pieces of 64 columns, two at a time, which the copy engine
+ * writes while the consumers go on.
  */
 #ifndef FERRY_CUDA_GATE_UP_CUH
 #define FERRY_CUDA_GATE_UP_CUH
@@ -26,13 +26,11 @@ FY_DEVICE uint32_t fy_piece_at(const uint8_t *buffer, int j, int r, int lane) {
     return fy_shared_address(buffer) + j / 4 * FY_PIECE_BYTES + fy_box_at(r, j % 4 * 2 + (lane >> 4));
 }
 
-/* Two pieces on their way, for a thread that knows them written; each is a group of its own, the second one the last.
- */
+/* By one thread, once all have written them. */
 FY_DEVICE void fy_store_pieces(const CUtensorMap *map, const uint8_t *buffer, int column, int row) {
-    for (int piece = 0; piece < 2; piece++) {
+    for (int piece = 0; piece < 2; piece++)
         fy_store_box2(map, buffer + piece * FY_PIECE_BYTES, column + piece * 64, row);
-        fy_store_commit();
-    }
+    fy_store_commit();
 }
 
 template <bool CLAMPED>

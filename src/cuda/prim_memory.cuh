@@ -61,8 +61,11 @@ FY_DEVICE void fy_fence_gpu(void) { asm volatile("fence.acq_rel.gpu;" ::: "memor
 
 FY_DEVICE void fy_fence_sys(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
-/* Between ordinary accesses and those of the copy engine, to global and shared memory. */
-FY_DEVICE void fy_fence_async(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
+/*
+ * Between ordinary accesses and those of the copy engine: to global memory, to shared memory. One instruction for both
+ * would wait for all stores of the multiprocessor.
+ */
+FY_DEVICE void fy_fence_async_global(void) { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 FY_DEVICE void fy_fence_async_shared(void) { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -12,7 +12,7 @@
 /* What the warp has stored is there for whoever reads it with the copy engine: `count` more in the block of each lane's
  * row `mine` (-1: none). */
 FY_DEVICE void fy_signal_pulled(const fy_gpu_call &c, int mine, int count) {
-    fy_fence_async();
+    fy_fence_async_global();
     __syncwarp();
     fy_fence_gpu();
     if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], count);

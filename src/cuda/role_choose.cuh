@@ -135,7 +135,7 @@ FY_DEVICE void fy_choose_role(const fy_gpu_call &c, const fy_gpu_backward &b, ui
         fy_task t = fy_take_task(c, b, tickets);
         if (t.kind != FY_LAST && !fy_wait_for_task(c, b, t, segment_ready, ringed)) t.kind = FY_LAST;
         block->task[number % FY_WORKS] = t;
-        fy_fence_async();
+        fy_fence_async_global();
         fy_barrier_arrive(&block->chosen);
         if (t.kind == FY_LAST) return;
     }

@@ -87,7 +87,7 @@ FY_DEVICE bool fy_tile_can_run(const fy_gpu_call &c, const fy_work &w, int block
             ok = reached(&c.table.made[w.counter + b], columns, FY_AT_MADE);
         }
     }
-    if (ok) fy_fence_async();
+    if (ok) fy_fence_async_global();
     return ok;
 }
 

@@ -176,7 +176,7 @@ FY_DEVICE void fy_load_backward_role(const fy_gpu_call &c, const fy_gpu_backward
         fy_trace_begin(0, -1);
         fy_barrier_wait(&f.block->chosen, number & 1);
         fy_trace_end(0, FY_MARK_CHOICE);
-        fy_fence_async();
+        fy_fence_async_global();
         const fy_task &t = f.block->task[number % FY_WORKS];
         fy_feed_open(f);
         f.block->first[f.at.index] = number % FY_WORKS;

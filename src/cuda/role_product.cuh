@@ -3,7 +3,7 @@
  * The consumers: two warpgroups, each 64 rows x 256 columns of every tile that the loading thread describes.
  * Reads: stages in shared memory.  Writes: h (make tiles, SwiGLU applied, by the copy engine), y (finish tiles,
  *        role_push.cuh).
- * Waits on: full[stage] inside the block.
+ * Waits on: full[stage], and what role_push.cuh says, inside the block.
  * Publishes: empty[stage]; made[block] when a column tile of h is written, sent[block] for y. A signal is held back
  *            until the stores before it have had time to drain, and sent early where the block would wait.
  * Registers: 208; 128 hold the accumulators.
@@ -27,7 +27,7 @@ FY_DEVICE void fy_send_signal(const fy_gpu_call &c, fy_signal &s, int group, int
     if (fy_is_make(s.kind)) {
         if (thread == 0) {
             fy_store_wait_written();
-            fy_fence_async();
+            fy_fence_async_global();
             fy_add_release_gpu(&c.table.made[s.counter], 1);
         }
     } else if (thread < 32) {

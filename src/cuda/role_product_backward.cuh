@@ -4,7 +4,7 @@
  * describes.
  * Reads: stages in shared memory; weight_ring.
  * Writes: what role_grad.cuh, role_push.cuh, role_dx.cuh and role_wgrad.cuh say.
- * Waits on: full[stage] inside the block.
+ * Waits on: full[stage], and what role_push.cuh says, inside the block.
  * Publishes: empty[stage]; remade[block], made[block] with ready[segment]; what role_push.cuh (sent, arrived) and
  *            role_wgrad.cuh (gathered, turn; READY: written and the caller's ready) say. A signal after stores is held
  *            back until they have had time to drain, and sent early where the block would wait.
@@ -31,7 +31,7 @@ FY_DEVICE void fy_send_backward_signal(const fy_gpu_call &c, const fy_gpu_backwa
         if (thread < 32) fy_push_signal(c, b.at.arrived, counter, s.row, s.rows, threadIdx.x / 128 - 1, thread);
     } else if (thread == 0) {
         fy_store_wait_written();
-        fy_fence_async();
+        fy_fence_async_global();
         if (READY && kind == FY_WEIGHT) {
             fy_weight_signal(b, s.row);
         } else if (kind == FY_REMAKE) {

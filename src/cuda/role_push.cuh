@@ -3,7 +3,7 @@
  * The push of result rows: the end of a "finish" tile in the consumers. Every warp rounds its 16 rows, stages 128
  * columns at a time, and stores 16 bytes a lane, two rows of 256 bytes at a time, to the owners' slots.
  * Reads: accumulators, source[row].  Writes: y slots of the owners (own or peer memory); the shared expert's rows.
- * Waits on: nothing.
+ * Waits on: the first warp for the other three, inside the block, before it publishes.
  * Publishes: sent[block], one for each column tile; whoever completes a block adds 1 to arrived[token] of each of its
  *            rows at the owner. Published a little later than stored (fy_signal), when the stores have drained, by the
  *            first warp for all four: a release waits for what the whole multiprocessor has under way.

@@ -63,8 +63,8 @@ FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const flo
                     fy_add_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 32, row, matrix);
                 else
                     fy_store_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 32, row, matrix);
-                fy_store_commit();
             }
+            fy_store_commit();
         }
     }
 }
@@ -106,10 +106,9 @@ FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const fl
         fy_fence_async_shared();
         fy_group_sync(group + 1);
         if (thread == 0) {
-            for (int i = 0; i < 2; i++) {
+            for (int i = 0; i < 2; i++)
                 fy_store_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 64, row, matrix);
-                fy_store_commit();
-            }
+            fy_store_commit();
         }
     }
 }
@@ -162,15 +161,13 @@ FY_DEVICE void fy_store_no_weight(const fy_gpu_call &c, const fy_gpu_backward &b
     int matrix, row = t.m * FY_TILE_M + group * FY_BLOCK_ROWS, columns = to.is_f32 ? 32 : 64;
     if (to.add) return;
     const CUtensorMap *map = fy_gradient_map(c, b, t, thread, &matrix);
-    /* The second piece, as at the end of every tile: the next one writes the first while this is still read. */
-    uint8_t *zeros = buffer + FY_PIECE_BYTES;
     if (thread == 0) fy_store_wait_read<0>();
     fy_group_sync(group + 1);
-    for (int i = thread; i < FY_PIECE_BYTES / 16; i += 128) ((uint4 *)zeros)[i] = make_uint4(0, 0, 0, 0);
+    for (int i = thread; i < FY_PIECE_BYTES / 16; i += 128) ((uint4 *)buffer)[i] = make_uint4(0, 0, 0, 0);
     fy_fence_async_shared();
     fy_group_sync(group + 1);
     if (thread != 0) return;
-    for (int i = 0; i < FY_TILE_N; i += columns) fy_store_box3(map, zeros, t.column * FY_TILE_N + i, row, matrix);
+    for (int i = 0; i < FY_TILE_N; i += columns) fy_store_box3(map, buffer, t.column * FY_TILE_N + i, row, matrix);
     fy_store_commit();
 }
 

@@ -39,7 +39,7 @@ FY_DEVICE uint32_t atomicAdd(uint32_t *p, uint32_t v) {
 
 FY_DEVICE void fy_fence_gpu() {}
 FY_DEVICE void fy_fence_sys() {}
-FY_DEVICE void fy_fence_async() {}
+FY_DEVICE void fy_fence_async_global() {}
 FY_DEVICE void fy_fence_async_shared() {}
 FY_DEVICE void fy_fence_map(const void *) {}
 
