@@ -19,10 +19,11 @@ else()
   add_library(ferry_cuda OBJECT ${FERRY_CUDA_SOURCES})
   target_link_libraries(ferry_cuda PRIVATE ferry_flags)
   target_include_directories(ferry_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  # A kernel that spills registers or uses local memory does not build.
+  # A kernel that spills registers, uses local memory or multiplies step by step does not build.
   target_compile_options(ferry_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a
     --fmad=false -lineinfo -Xcompiler=-fvisibility=hidden,-fPIC,-fno-exceptions,-fno-threadsafe-statics
     -Xptxas=--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error>)
+  set_target_properties(ferry_cuda PROPERTIES CUDA_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/tools/strict_nvcc.sh)
   # But for the traced backward, which keeps one register of its consumers in memory.
   set_property(SOURCE src/cuda/kernel_backward_trace.cu APPEND PROPERTY COMPILE_OPTIONS -Xptxas=--disable-warnings)
   target_compile_definitions(ferry_objects PUBLIC FERRY_HAVE_CUDA)

@@ -28,6 +28,7 @@ never() {
 }
 never "assembly outside prim_*" '\basm\b' '*.c' '*.cc' '*.h' '*.cu' '*.cuh' ':!src/*/prim_*'
 never "a library neither ends the process nor prints" '\b(abort|_?exit|v?f?printf|puts|perror)\(' src
+never "a proxy fence for all memory, which waits for the whole multiprocessor" 'fence\.proxy\.async;' src
 for file in $(git ls-files '*.sh' .ci/run); do sh -n "$file" || say "$file: does not parse"; done
 for patch in tests/mutants/*.patch; do git apply --check "$patch" 2>/dev/null || say "$patch: does not apply"; done
 tools/format.sh --check || say "format: run make format"
