@@ -14,16 +14,17 @@ else()
   # The host side of kernel files needs nothing of the C++ runtime, so that C programs link as ever.
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
   enable_language(CUDA)
+  # A kernel that multiplies step by step does not build, nor such a plain product, by whose rate others are judged.
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/tools/strict_nvcc.sh)
   find_package(CUDAToolkit REQUIRED)
   file(GLOB FERRY_CUDA_SOURCES CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/*.c)
   add_library(ferry_cuda OBJECT ${FERRY_CUDA_SOURCES})
   target_link_libraries(ferry_cuda PRIVATE ferry_flags)
   target_include_directories(ferry_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-  # A kernel that spills registers, uses local memory or multiplies step by step does not build.
+  # A kernel that spills registers or uses local memory does not build.
   target_compile_options(ferry_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a
     --fmad=false -lineinfo -Xcompiler=-fvisibility=hidden,-fPIC,-fno-exceptions,-fno-threadsafe-statics
     -Xptxas=--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error>)
-  set_target_properties(ferry_cuda PROPERTIES CUDA_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/tools/strict_nvcc.sh)
   # But for the traced backward, which keeps one register of its consumers in memory.
   set_property(SOURCE src/cuda/kernel_backward_trace.cu APPEND PROPERTY COMPILE_OPTIONS -Xptxas=--disable-warnings)
   target_compile_definitions(ferry_objects PUBLIC FERRY_HAVE_CUDA)

@@ -17,8 +17,7 @@ cudaError_t fy_load_schedule(void);
 cudaError_t fy_load_forward(void);
 /* Copies tensor maps to device memory, by value: the host array may go at once. */
 cudaError_t fy_launch_maps(CUtensorMap *to, const CUtensorMap *maps, int count, cudaStream_t stream);
-/* Times for rules/side.h, [FY_GPU_MAX_SMS][FY_SIDE_LINES] F32 at the begin of `memory`, which is zeroed; on the default
- * stream. */
+/* Times for rules/side.h, [FY_GPU_MAX_SMS][FY_SIDE_LINES] F32 at the begin of `memory`, which is zeroed. */
 size_t fy_side_bytes(void);
 cudaError_t fy_launch_sides(void *memory, int sms, cudaStream_t stream);
 cudaError_t fy_launch_schedule(const fy_gpu_call *c, int sms, fy_launcher *to);
