@@ -56,8 +56,10 @@ FY_DEVICE void store_tile(const bench_plain &p, const float (&sums)[128], place 
         }
         fy_fence_async_shared();
         fy_group_sync(group + 1);
+        uint32_t from = fy_uniform(fy_shared_address(buffer));
+        int column = fy_uniform(to.column + piece * PLAIN_STEP), to_row = fy_uniform(to.row + group * PLAIN_STORE_ROWS);
         if (thread == 0) {
-            fy_store_box2(&p.c, buffer, to.column + piece * PLAIN_STEP, to.row + group * PLAIN_STORE_ROWS);
+            fy_store_box2(&p.c, from, column, to_row);
             fy_store_commit();
         }
     }

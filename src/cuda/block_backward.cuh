@@ -31,6 +31,9 @@ typedef struct fy_task {
     int32_t resumes;    /* goes on from open sums */
     int32_t closes;     /* leaves none */
     int32_t open, turn; /* number of the tile in the table of open sums; uses of it that come first */
+    int32_t to_matrix;  /* with `to`: coordinate in it */
+    int32_t to_f32, to_add, to_table;
+    const CUtensorMap *to; /* the caller's gradient; of a table of maps: `to_table` */
     int32_t shared;
 } fy_task;
 

@@ -26,10 +26,13 @@ FY_DEVICE uint32_t fy_piece_at(const uint8_t *buffer, int j, int r, int lane) {
     return fy_shared_address(buffer) + j / 4 * FY_PIECE_BYTES + fy_box_at(r, j % 4 * 2 + (lane >> 4));
 }
 
-/* By one thread, once all have written them. */
-FY_DEVICE void fy_store_pieces(const CUtensorMap *map, const uint8_t *buffer, int column, int row) {
+/* By the warpgroup's first thread, once all have written them; all call, so that its operands are uniform. */
+FY_DEVICE void fy_store_pieces(const CUtensorMap *map, const uint8_t *buffer, int column, int row, int thread) {
+    map = fy_uniform(map), column = fy_uniform(column), row = fy_uniform(row);
+    uint32_t from = fy_uniform(fy_shared_address(buffer));
+    if (thread != 0) return;
     for (int piece = 0; piece < 2; piece++)
-        fy_store_box2(map, buffer + piece * FY_PIECE_BYTES, column + piece * 64, row);
+        fy_store_box2(map, from + piece * FY_PIECE_BYTES, column + piece * 64, row);
     fy_store_commit();
 }
 
@@ -53,7 +56,7 @@ FY_DEVICE void fy_save_pieces(const float (&acc)[128], const CUtensorMap *g, con
         }
         fy_fence_async_shared();
         fy_group_sync(group + 1);
-        if (thread == 0) fy_store_pieces(up ? u : g, buffer, column, row);
+        fy_store_pieces(up ? u : g, buffer, column, row, thread);
     }
 }
 

@@ -21,10 +21,13 @@ FY_DEVICE void fy_load_box3(void *to, const CUtensorMap *map, uint64_t *full, in
                  : "memory");
 }
 
-/* Stores of one thread form groups in the order of its commits. */
-FY_DEVICE void fy_store_box2(const CUtensorMap *map, const void *from, int column, int row) {
+/*
+ * Stores of one thread form groups in the order of its commits. `from`: a shared address. The engine is told through
+ * scalar registers: uniform operands (fy_uniform) get there in a few clocks, those of one lane in more than a hundred.
+ */
+FY_DEVICE void fy_store_box2(const CUtensorMap *map, uint32_t from, int column, int row) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-                 "r"(fy_shared_address(from)), "r"(column), "r"(row)
+                 "r"(from), "r"(column), "r"(row)
                  : "memory");
 }
 

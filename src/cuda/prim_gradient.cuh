@@ -8,17 +8,17 @@
 
 #include "cuda/prim_copy.cuh"
 
-FY_DEVICE void fy_store_box3(const CUtensorMap *map, const void *from, int column, int row, int matrix) {
+FY_DEVICE void fy_store_box3(const CUtensorMap *map, uint32_t from, int column, int row, int matrix) {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
-                 "r"(fy_shared_address(from)), "r"(column), "r"(row), "r"(matrix)
+                 "r"(from), "r"(column), "r"(row), "r"(matrix)
                  : "memory");
 }
 
 /* What is there += the box, in F32, one rounding; each element must have one writer. */
-FY_DEVICE void fy_add_box3(const CUtensorMap *map, const void *from, int column, int row, int matrix) {
+FY_DEVICE void fy_add_box3(const CUtensorMap *map, uint32_t from, int column, int row, int matrix) {
     asm volatile(
         "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
-        "r"(fy_shared_address(from)), "r"(column), "r"(row), "r"(matrix)
+        "r"(from), "r"(column), "r"(row), "r"(matrix)
         : "memory");
 }
 

@@ -74,6 +74,17 @@ FY_DEVICE void fy_fence_map(const void *map) {
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
+/* The same value in every lane, and the compiler knows: what follows from it is reckoned once, in scalar registers. */
+FY_DEVICE uint32_t fy_uniform(uint32_t value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+FY_DEVICE int fy_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
+template <class T>
+FY_DEVICE T *fy_uniform(T *p) {
+    uint64_t v = (uint64_t)p;
+    return (T *)((uint64_t)fy_uniform((uint32_t)(v >> 32)) << 32 | fy_uniform((uint32_t)v));
+}
+
 FY_DEVICE uint32_t fy_multiprocessor(void) {
     uint32_t number;
     asm("mov.u32 %0, %%smid;" : "=r"(number));

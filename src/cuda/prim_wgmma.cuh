@@ -28,9 +28,6 @@ FY_DEVICE uint64_t fy_descriptor(uint32_t operand) {
     return (uint64_t)(1u << 30 | 64) << 32 | (operand + ((TURNED ? FY_BOX_BYTES / 16 : 1) << 16));
 }
 
-/* The same value in every lane, and the compiler knows: what follows from it is reckoned once, in scalar registers. */
-FY_DEVICE uint32_t fy_uniform(uint32_t value) { return __shfl_sync(0xffffffffu, value, 0); }
-
 FY_DEVICE void fy_product_begin(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 FY_DEVICE void fy_product_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

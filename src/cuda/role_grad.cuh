@@ -74,8 +74,7 @@ FY_DEVICE void fy_store_gradient(const fy_gpu_call &c, const fy_gpu_backward &b,
 #pragma unroll
     for (int s = 0; s < FY_GRAD_STEPS; s++) {
         fy_barrier_wait(&block->full[stage.index], stage.parity);
-        uint8_t *g_box = fy_stage_a(shared, stage.index) + group * FY_BOX_BYTES;
-        uint32_t g_at = fy_shared_address(g_box), u_at = g_at + 2 * FY_BOX_BYTES, wh_at = g_at + 4 * FY_BOX_BYTES;
+        uint32_t g_at = fy_shared_address(fy_stage_a(shared, stage.index) + group * FY_BOX_BYTES), u_at = g_at + 2 * FY_BOX_BYTES, wh_at = g_at + 4 * FY_BOX_BYTES;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             uint32_t at = fy_box_at(row, j * 2 + (lane >> 4)), g[4], u[4], dg[4], du[4], wh[4];
@@ -113,11 +112,14 @@ FY_DEVICE void fy_store_gradient(const fy_gpu_call &c, const fy_gpu_backward &b,
         }
         fy_fence_async_shared();
         fy_group_sync(group + 1);
+        const fy_gpu_backward_maps *to = fy_uniform(&maps);
+        uint32_t from = fy_uniform(g_at);
+        int column = fy_uniform(t.column * FY_TILE_N + s * 64);
+        int to_row = fy_uniform(t.load_row + group * FY_BLOCK_ROWS);
         if (thread == 0) {
-            int column = t.column * FY_TILE_N + s * 64, to_row = t.load_row + group * FY_BLOCK_ROWS;
-            fy_store_box2(&maps.dg, g_box, column, to_row);
-            fy_store_box2(&maps.du, g_box + 2 * FY_BOX_BYTES, column, to_row);
-            fy_store_box2(&maps.wh, g_box + 4 * FY_BOX_BYTES, column, to_row);
+            fy_store_box2(&to->dg, from, column, to_row);
+            fy_store_box2(&to->du, from + 2 * FY_BOX_BYTES, column, to_row);
+            fy_store_box2(&to->wh, from + 4 * FY_BOX_BYTES, column, to_row);
             fy_store_commit();
             if (s > 0) {
                 fy_store_wait_read<1>();

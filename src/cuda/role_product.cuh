@@ -61,7 +61,7 @@ FY_DEVICE void fy_store_h(const fy_gpu_call &c, float (&acc)[128], const fy_work
     }
     fy_fence_async_shared();
     fy_group_sync(group + 1);
-    if (thread == 0) fy_store_pieces(map, buffer, w.column * FY_HALF_N, w.load_row + group * FY_BLOCK_ROWS);
+    fy_store_pieces(map, buffer, w.column * FY_HALF_N, w.load_row + group * FY_BLOCK_ROWS, thread);
 }
 
 /* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first.

@@ -40,9 +40,24 @@ FY_DEVICE void fy_keep_sums(const fy_gpu_backward &b, const float (&acc)[128], c
         __stcg(to + i * 128, make_float4(acc[4 * i], acc[4 * i + 1], acc[4 * i + 2], acc[4 * i + 3]));
 }
 
+/* Where a tile of a weight gradient goes, uniform. */
+typedef struct fy_place {
+    const CUtensorMap *map;
+    int column, row, matrix;
+    bool add; /* to what is there */
+} fy_place;
+
+FY_DEVICE fy_place fy_place_of(const fy_task &t, int group) {
+    fy_place to = {fy_uniform(t.to), fy_uniform(t.column * FY_TILE_N),
+                   fy_uniform(t.m * FY_TILE_M + group * FY_BLOCK_ROWS), fy_uniform(t.to_matrix), t.to_add != 0};
+    if (t.to_table) fy_fence_map(to.map);
+    return to;
+}
+
 /* Eight pieces of 32 columns, two at a time. */
-FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column,
-                                     int matrix, uint8_t *buffer, int group, int thread) {
+FY_DEVICE void fy_store_gradient_f32(const float (&acc)[128], const fy_place &to, uint8_t *buffer, int group,
+                                     int thread) {
+    uint32_t from = fy_uniform(fy_shared_address(buffer));
     int lane = thread & 31, r = thread / 32 * 16 + lane / 4;
 #pragma unroll
     for (int pair = 0; pair < 4; pair++) {
@@ -59,10 +74,11 @@ FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const flo
         fy_group_sync(group + 1);
         if (thread == 0) {
             for (int i = 0; i < 2; i++) {
-                if (add)
-                    fy_add_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 32, row, matrix);
+                int column = to.column + (2 * pair + i) * 32;
+                if (to.add)
+                    fy_add_box3(to.map, from + i * FY_PIECE_BYTES, column, to.row, to.matrix);
                 else
-                    fy_store_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 32, row, matrix);
+                    fy_store_box3(to.map, from + i * FY_PIECE_BYTES, column, to.row, to.matrix);
             }
             fy_store_commit();
         }
@@ -70,8 +86,10 @@ FY_DEVICE void fy_store_gradient_f32(const CUtensorMap *map, bool add, const flo
 }
 
 /* Four pieces of 64 columns, two at a time; what is added to comes in through the same pieces first. */
-FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const float (&acc)[128], int row, int column,
-                                      int matrix, uint8_t *buffer, uint64_t *old, int group, int thread) {
+FY_DEVICE void fy_store_gradient_bf16(const float (&acc)[128], const fy_place &to, uint8_t *buffer, uint64_t *old,
+                                      int group, int thread) {
+    uint32_t from = fy_uniform(fy_shared_address(buffer));
+    bool add = to.add;
     int lane = thread & 31, r = thread / 32 * 16 + (lane & 15);
     /* Nobody still reads the buffer for another kind of tile. */
     if (add) fy_group_sync(group + 1);
@@ -82,7 +100,8 @@ FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const fl
             if (add) {
                 fy_barrier_arrive_expecting(old, 2 * FY_PIECE_BYTES);
                 for (int i = 0; i < 2; i++)
-                    fy_load_box3(buffer + i * FY_PIECE_BYTES, map, old, column + (2 * pair + i) * 64, row, matrix);
+                    fy_load_box3(buffer + i * FY_PIECE_BYTES, to.map, old, to.column + (2 * pair + i) * 64, to.row,
+                                 to.matrix);
             }
         }
         if (add) fy_barrier_wait(old, pair);
@@ -107,36 +126,23 @@ FY_DEVICE void fy_store_gradient_bf16(const CUtensorMap *map, bool add, const fl
         fy_group_sync(group + 1);
         if (thread == 0) {
             for (int i = 0; i < 2; i++)
-                fy_store_box3(map, buffer + i * FY_PIECE_BYTES, column + (2 * pair + i) * 64, row, matrix);
+                fy_store_box3(to.map, from + i * FY_PIECE_BYTES, to.column + (2 * pair + i) * 64, to.row, to.matrix);
             fy_store_commit();
         }
     }
 }
 
-/* Where a weight gradient goes: its map and the coordinate in it. */
-FY_DEVICE const CUtensorMap *fy_gradient_map(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t,
-                                             int thread, int *matrix) {
-    *matrix = t.matrix;
-    if (!b.to[t.shared][t.which].table) return t.shared ? &b.shared_expert.to[t.which] : &b.routed.to[t.which];
-    const CUtensorMap *map = b.table.to_map + t.which * c.local_experts + t.matrix;
-    if (thread == 0) fy_fence_map(map);
-    *matrix = 0;
-    return map;
-}
-
-FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128],
+FY_DEVICE void fy_store_weight(const fy_gpu_backward &b, const float (&acc)[128],
                                const fy_task &t, uint8_t *buffer, uint64_t *old, int group) {
     int thread = fy_thread_again() & 127;
     if (!t.closes) {
         fy_keep_sums(b, acc, t, group, thread);
     } else {
-        const fy_gpu_to &to = b.to[t.shared][t.which];
-        int matrix, row = t.m * FY_TILE_M + group * FY_BLOCK_ROWS, column = t.column * FY_TILE_N;
-        const CUtensorMap *map = fy_gradient_map(c, b, t, thread, &matrix);
-        if (to.is_f32)
-            fy_store_gradient_f32(map, to.add, acc, row, column, matrix, buffer, group, thread);
+        const fy_place to = fy_place_of(t, group);
+        if (t.to_f32)
+            fy_store_gradient_f32(acc, to, buffer, group, thread);
         else
-            fy_store_gradient_bf16(map, to.add, acc, row, column, matrix, buffer, old, group, thread);
+            fy_store_gradient_bf16(acc, to, buffer, old, group, thread);
     }
     if (t.resumes || !t.closes) fy_group_sync(group + 1);
     if (thread == 0) {
@@ -155,19 +161,18 @@ FY_DEVICE void fy_weight_signal(const fy_gpu_backward &b, int expert) {
 }
 
 /* The gradient of an expert without rows: zeros, or what is there. */
-FY_DEVICE void fy_store_no_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, uint8_t *buffer,
-                                  int group, int thread) {
-    const fy_gpu_to &to = b.to[t.shared][t.which];
-    int matrix, row = t.m * FY_TILE_M + group * FY_BLOCK_ROWS, columns = to.is_f32 ? 32 : 64;
-    if (to.add) return;
-    const CUtensorMap *map = fy_gradient_map(c, b, t, thread, &matrix);
+FY_DEVICE void fy_store_no_weight(const fy_task &t, uint8_t *buffer, int group, int thread) {
+    if (t.to_add) return;
+    const fy_place to = fy_place_of(t, group);
+    uint32_t from = fy_uniform(fy_shared_address(buffer));
     if (thread == 0) fy_store_wait_read<0>();
     fy_group_sync(group + 1);
     for (int i = thread; i < FY_PIECE_BYTES / 16; i += 128) ((uint4 *)buffer)[i] = make_uint4(0, 0, 0, 0);
     fy_fence_async_shared();
     fy_group_sync(group + 1);
     if (thread != 0) return;
-    for (int i = 0; i < FY_TILE_N; i += columns) fy_store_box3(map, buffer, t.column * FY_TILE_N + i, row, matrix);
+    for (int i = 0; i < FY_TILE_N; i += t.to_f32 ? 32 : 64)
+        fy_store_box3(to.map, from, to.column + i, to.row, to.matrix);
     fy_store_commit();
 }
 
