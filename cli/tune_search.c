@@ -42,7 +42,7 @@ static int values_of(const fy_tune_entry *base, const ferry_plan *plan, int axis
         if (gpu && base->slots > 1) values[n++] = plan->fan_out == 1 ? 2 : 1;
         break;
     case TUNE_PULL_WARPS:
-        for (int64_t w = 1; gpu && !quick && w <= 3; w++)
+        for (int64_t w = 1; gpu && !quick && w <= 2; w++)
             if (w != plan->pull_warps) values[n++] = w;
         break;
     case TUNE_COMM_SMS:

@@ -351,7 +351,7 @@ struct Layer {
     }
 };
 
-static const fy_gpu_knobs usual = {0, 3, 0, 1};
+static const fy_gpu_knobs usual = {0, 2, 0, 1};
 
 static std::vector<Case> check_cases() {
     std::vector<Case> v;
@@ -378,7 +378,7 @@ static std::vector<Case> ring_cases() {
     std::vector<Case> v;
     for (int64_t ring : {0, 64, 128, 192, 512, 1024})
         for (int64_t mini : {0, 128, 256})
-            for (int warps : {1, 3})
+            for (int warps : {1, 2})
                 for (int fan : {0, 1})
                     v.push_back({"ring",
                                  1,

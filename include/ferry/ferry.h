@@ -191,8 +191,9 @@ typedef struct ferry_event {
     int64_t lost;     /* CUDA: units of this worker that found no room in the call's buffer; in its last event */
 } ferry_event;
 
-/* Workers of a multiprocessor: 0 feeds operands, 1 to 3 pull rows and then sum (1 chooses tickets in a backward), 4 and
- * 5 multiply, push and then sum (of their four warps, the first one's sums). */
+/* Workers of a multiprocessor: 0 feeds operands, 1 signals what is stored (in a backward it chooses tickets), 2 and 3
+ * pull rows, and all of these then sum; 4 and 5 multiply, push and then sum (of their four warps, the first one's
+ * sums). */
 enum { FERRY_SM_WORKERS = 6 };
 
 /*
@@ -276,7 +277,7 @@ typedef struct ferry_layer_config {
     int64_t max_bytes; /* 0: no limit; else create fails with E_MEMORY, saying how much is short, before it
                           allocates anything when layer_bytes of this rank's plan is larger */
     /* How the work is done, never what comes out; ranks may differ in the next four. CUDA, ignored on the CPU. */
-    int pull_warps; /* of each multiprocessor, 1..3; 0: by rule */
+    int pull_warps; /* of each multiprocessor, 1..3; 0: by rule. It has two to spare: 3 is taken as 2 */
     int fan_out;    /* 1: a token's row is pulled once for all its rows here, 2: once for each of them; 0: by rule */
     int comm_sms;   /* multiprocessors that pull and sum and do nothing else; 0: none */
     int sm_margin;  /* multiprocessors that calls leave free, for kernels that run beside them (a collective's); 0: none
@@ -305,7 +306,7 @@ typedef struct ferry_plan {
     int64_t context_memory_bytes; /* its memory alone: what the caller provides, if he does */
     /* CUDA, 0 on the CPU: what the rank's calls use. */
     int multiprocessors; /* in all: those of the rank without sm_margin */
-    int pull_warps;      /* 1..3 */
+    int pull_warps;      /* 1 or 2 */
     int fan_out;         /* 1 or 2 */
     int comm_sms;
     int comm_workers; /* CPU: workers that communicate alone; 0 on CUDA */

@@ -38,8 +38,16 @@ typedef struct fy_work {
     int32_t behind;   /* tiles of its piece before it, in its step */
 } fy_work;
 
+/* What a warpgroup of the forward has staged (h) or stored (y); kind FY_END: there is no more. */
+typedef struct fy_post {
+    int32_t kind, column, load_row; /* as of the tile; load_row of the warpgroup's rows */
+    int32_t counter, row, rows;     /* of the warpgroup's rows */
+} fy_post;
+
 typedef struct fy_block {
     uint64_t full[FY_STAGES], empty[FY_STAGES];
+    uint64_t posted[2], taken[2]; /* of a warpgroup */
+    fy_post post[2];
     fy_work work[FY_WORKS];
 } fy_block;
 
@@ -82,6 +90,14 @@ FY_DEVICE void fy_open_stages(uint64_t *full, uint64_t *empty) {
     for (int i = 0; i < FY_STAGES; i++) {
         fy_barrier_init(&full[i], 1);
         fy_barrier_init(&empty[i], 2);
+    }
+}
+
+/* Those of posts: the four warps of a warpgroup post, one thread takes. */
+FY_DEVICE void fy_open_posts(fy_block *block) {
+    for (int g = 0; g < 2; g++) {
+        fy_barrier_init(&block->posted[g], 4);
+        fy_barrier_init(&block->taken[g], 1);
     }
 }
 

@@ -26,11 +26,8 @@ FY_DEVICE uint32_t fy_piece_at(const uint8_t *buffer, int j, int r, int lane) {
     return fy_shared_address(buffer) + j / 4 * FY_PIECE_BYTES + fy_box_at(r, j % 4 * 2 + (lane >> 4));
 }
 
-/* By the warpgroup's first thread, once all have written them; all call, so that its operands are uniform. */
-FY_DEVICE void fy_store_pieces(const CUtensorMap *map, const uint8_t *buffer, int column, int row, int thread) {
-    map = fy_uniform(map), column = fy_uniform(column), row = fy_uniform(row);
-    uint32_t from = fy_uniform(fy_shared_address(buffer));
-    if (thread != 0) return;
+/* By one thread, once all have written them. */
+FY_DEVICE void fy_store_pieces(const CUtensorMap *map, uint32_t from, int column, int row) {
     for (int piece = 0; piece < 2; piece++)
         fy_store_box2(map, from + piece * FY_PIECE_BYTES, column + piece * 64, row);
     fy_store_commit();
@@ -40,6 +37,8 @@ template <bool CLAMPED>
 FY_DEVICE void fy_save_pieces(const float (&acc)[128], const CUtensorMap *g, const CUtensorMap *u, int column, int row,
                               float limit, uint8_t *buffer, int group, int thread) {
     int lane = thread & 31, r = (thread / 32) * 16 + (lane & 15);
+    uint32_t from = fy_uniform(fy_shared_address(buffer));
+    g = fy_uniform(g), u = fy_uniform(u), column = fy_uniform(column), row = fy_uniform(row);
 #pragma unroll
     for (int up = 0; up < 2; up++) {
         if (thread == 0) fy_store_wait_read<0>();
@@ -56,7 +55,7 @@ FY_DEVICE void fy_save_pieces(const float (&acc)[128], const CUtensorMap *g, con
         }
         fy_fence_async_shared();
         fy_group_sync(group + 1);
-        fy_store_pieces(up ? u : g, buffer, column, row, thread);
+        if (thread == 0) fy_store_pieces(up ? u : g, from, column, row);
     }
 }
 

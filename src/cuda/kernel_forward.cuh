@@ -13,6 +13,7 @@
 #include "cuda/role_load.cuh"
 #include "cuda/role_product.cuh"
 #include "cuda/role_pull.cuh"
+#include "cuda/role_signal.cuh"
 #include "cuda/role_sum.cuh"
 
 /* KEEP: with a context, which gets x, g, u of its rows. TRACE, which is FY_TRACE, keeps the names apart. */
@@ -22,29 +23,33 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     fy_block *block = fy_block_of(shared);
     if (threadIdx.x == 0) {
         fy_open_stages(block->full, block->empty);
+        fy_open_posts(block);
         fy_barrier_init_fence();
     }
     fy_trace_open(c);
     __syncthreads();
     cudaGridDependencySynchronize();
     if (c.table.state->skip) return;
-    /* One warpgroup that feeds, pulls, collects and sums, two that multiply: 128 and 256 threads share 384 times 168
-     * registers. Traced, those that multiply need more for their times, and the first one sums with fewer. */
+    /* One warpgroup that feeds, signals, pulls, collects and sums, two that multiply: 128 and 256 threads share 384
+     * times 168 registers. */
     int group = threadIdx.x / 128, warp = threadIdx.x / 32;
     bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */
     if (group == 0) {
-        fy_registers_give<TRACE ? 72 : 88>();
+        fy_registers_give<120>();
         if (warp == 0) {
             if (threadIdx.x == 0 && !apart) fy_load_role<KEEP>(c, shared);
             __syncwarp();
         } else {
             fy_pull_head<KEEP>(c);
             if (warp == 3) fy_collect_role(c); /* the last one that a smaller number of pulling warps would have */
-            if (apart || (c.comm_sms == 0 && warp <= c.comm_warps)) fy_pull_role<KEEP>(c);
+            if (apart || (c.comm_sms == 0 && warp >= 2 && warp < 2 + c.comm_warps))
+                fy_pull_role<KEEP>(c);
+            else if (warp == 1)
+                fy_signal_role(c, shared);
         }
-        fy_sum_role<TRACE ? 2 : 8, 1>(c);
+        fy_sum_role<8, 1>(c);
     } else {
-        fy_registers_take<TRACE ? 216 : 208>();
+        fy_registers_take<192>();
         fy_pull_head<KEEP>(c);
         if (!apart)
             fy_product_role<KEEP>(c, shared, group - 1);

@@ -112,9 +112,10 @@ static ferry_status choose_knobs(fy_shape *s, int pull_warps, int sms, ferry_pla
                        "most %d: the others multiply",
                        s->comm_sms, sms, s->rank, sms - 1);
     if (s->pull_warps == 0) s->pull_warps = pull_warps > 0 ? pull_warps : FY_PULL_WARPS;
-    if (s->pull_warps > FY_PULL_WARPS)
+    if (s->pull_warps > FY_MOST_PULL_WARPS)
         return fy_fail(FERRY_E_INVALID, "CUDA backend: %d pulling warps of a multiprocessor, expected at most %d",
-                       s->pull_warps, FY_PULL_WARPS);
+                       s->pull_warps, FY_MOST_PULL_WARPS);
+    if (s->pull_warps > FY_PULL_WARPS) s->pull_warps = FY_PULL_WARPS;
     if (s->fan_out == 0) s->fan_out = 1;
     plan->multiprocessors = sms;
     plan->pull_warps = s->pull_warps;

@@ -7,14 +7,15 @@
 #include "cuda/call.h"
 
 enum {
-    FY_PULL_WARPS = 3,  /* that a multiprocessor has to spare, and by rule uses */
+    FY_PULL_WARPS = 2, /* that a multiprocessor has to spare, and by rule uses */
+    FY_MOST_PULL_WARPS = 3, /* that may be asked for */
     FY_WHOLE_H200 = 132 /* multiprocessors, where a plan does not say */
 };
 
 /* What may be tuned; no bit of a result depends on it. */
 typedef struct fy_gpu_knobs {
     int sms;        /* multiprocessors of the compute launch */
-    int comm_warps; /* pulling warps in each of them, 1 to 3 */
+    int comm_warps; /* pulling warps in each of them, 1 or 2 */
     int comm_sms;   /* of them, set apart for pulling and sums alone */
     int fan_out;    /* 1: a token that several rows want is pulled once */
 } fy_gpu_knobs;

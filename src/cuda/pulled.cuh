@@ -9,12 +9,16 @@
 
 #include "cuda/block.cuh"
 
-/* What the warp has stored is there for whoever reads it with the copy engine: `count` more in the block of each lane's
- * row `mine` (-1: none). */
-FY_DEVICE void fy_signal_pulled(const fy_gpu_call &c, int mine, int count) {
+/* What the warp has stored is there for whoever reads it with the copy engine, once he knows of what comes after. */
+FY_DEVICE void fy_stored_before(void) {
     fy_fence_async_global();
     __syncwarp();
     fy_fence_gpu();
+}
+
+/* `count` more are stored in the block of each lane's row `mine` (-1: none). */
+FY_DEVICE void fy_signal_pulled(const fy_gpu_call &c, int mine, int count) {
+    fy_stored_before();
     if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], count);
 }
 

@@ -6,7 +6,7 @@
  * Reads: arrived[token].  Writes: arrived[token], so that it is listed once.
  * Waits on: arrived[token] = 0 of all tokens of a share.
  * Publishes: complete[n] = token + 1, for the n-th that became complete.
- * Registers: within the producer warpgroup's 88.
+ * Registers: within the producer warpgroup's 120.
  */
 #ifndef FERRY_CUDA_ROLE_COLLECT_CUH
 #define FERRY_CUDA_ROLE_COLLECT_CUH

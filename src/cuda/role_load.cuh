@@ -9,7 +9,7 @@
  *           one, so consumers that were given a tile always get all of it. It is mostly none, because a look shortly
  *           before the end of the tile before has found everything there: then the stages do not run dry between tiles.
  * Publishes: full[stage]; work[] with the first full[stage] of a tile; the last work is FY_END.
- * Registers: the producer warpgroup's 88.
+ * Registers: the producer warpgroup's 120.
  */
 #ifndef FERRY_CUDA_ROLE_LOAD_CUH
 #define FERRY_CUDA_ROLE_LOAD_CUH

@@ -9,8 +9,8 @@
  * Writes: x ring; with a context the rows that it saves there.
  * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
  *           the head.
- * Publishes: pulled[block], rows, padding included.
- * Registers: the producer warpgroup's 88: eight 16-byte loads in flight.
+ * Publishes: pulled[block], rows, padding included; of a ticket's rows together, for a fence waits for all its stores.
+ * Registers: the producer warpgroup's 120: twice eight 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
 #define FERRY_CUDA_ROLE_PULL_CUH
@@ -26,27 +26,45 @@ FY_DEVICE bool fy_wait_for_ring(const fy_gpu_call &c, int row) {
                            FY_AT_PULL_SPACE, c.rank, c.progress_timeout_ns);
 }
 
-/* One token row to the ring rows, or with a context the rows saved there, of the lanes in `wanted`. */
-template <bool KEEP>
-FY_DEVICE void fy_pull_row(const fy_gpu_call &c, const uint4 *from, uint32_t wanted, int row, int lane) {
-    const int batch = FY_TRACE ? 6 : 8; /* a trace takes registers */
+/* Stores BATCH times 32 lanes of a token row, from 16 bytes `i` on, to the ring rows, or with a context the rows saved
+ * there, of all lanes' rows (-1: none). */
+template <bool KEEP, int BATCH>
+FY_DEVICE void fy_put_row(const fy_gpu_call &c, const uint4 (&v)[BATCH], int row, int i) {
     int row16 = c.hidden / 8;
     bool saved = KEEP && row / FY_BLOCK_ROWS < c.context_blocks;
     int place = saved ? row : row % (c.ring_blocks * FY_BLOCK_ROWS);
     uint32_t all_saved = KEEP ? __ballot_sync(0xffffffffu, saved) : 0;
+    for (uint32_t left = __ballot_sync(0xffffffffu, row >= 0); left; left &= left - 1) {
+        int at = __ffs(left) - 1;
+        uint4 *base = (uint4 *)(KEEP && all_saved >> at & 1 ? c.saved_x : c.table.x_ring);
+        uint4 *to = base + (int64_t)__shfl_sync(0xffffffffu, place, at) * row16 + i;
+#pragma unroll
+        for (int k = 0; k < BATCH; k++)
+            if (i + 32 * k < row16) __stcg(to + 32 * k, v[k]);
+    }
+}
+
+/* A token row and where the lanes want it. `from` NULL: none. */
+typedef struct fy_pulled_row {
+    const uint4 *from;
+    int row;
+} fy_pulled_row;
+
+/* Two token rows at once; the second may be none. */
+template <bool KEEP>
+FY_DEVICE void fy_pull_rows(const fy_gpu_call &c, fy_pulled_row a, fy_pulled_row b, int lane) {
+    const int batch = FY_TRACE ? 6 : 8; /* a trace takes registers */
+    int row16 = c.hidden / 8;
     for (int i = lane; i - lane < row16; i += 32 * batch) {
-        uint4 v[batch];
+        uint4 v[batch], w[batch];
 #pragma unroll
-        for (int b = 0; b < batch; b++)
-            if (i + 32 * b < row16) v[b] = __ldcg(from + i + 32 * b);
-        for (uint32_t left = wanted; left; left &= left - 1) {
-            int at = __ffs(left) - 1;
-            uint4 *base = (uint4 *)(KEEP && all_saved >> at & 1 ? c.saved_x : c.table.x_ring);
-            uint4 *to = base + (int64_t)__shfl_sync(0xffffffffu, place, at) * row16 + i;
+        for (int k = 0; k < batch; k++)
+            if (i + 32 * k < row16) v[k] = __ldcg(a.from + i + 32 * k);
 #pragma unroll
-            for (int b = 0; b < batch; b++)
-                if (i + 32 * b < row16) __stcg(to + 32 * b, v[b]);
-        }
+        for (int k = 0; k < batch; k++)
+            if (b.from && i + 32 * k < row16) w[k] = __ldcg(b.from + i + 32 * k);
+        fy_put_row<KEEP>(c, v, a.row, i);
+        if (b.from) fy_put_row<KEEP>(c, w, b.row, i);
     }
 }
 
@@ -76,7 +94,7 @@ FY_DEVICE bool fy_pull_padding(const fy_gpu_call &c, int first, int end, int lan
     return true;
 }
 
-/* The rows of one ticket of ROWS rows. False: the call is over. */
+/* The rows of one ticket of ROWS rows, told of together. False: the call is over. */
 template <int ROWS, bool KEEP>
 FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, int lane) {
     const int per_tile = FY_TILE_M / ROWS;
@@ -86,39 +104,54 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
     fy_trace_begin(0, row / FY_BLOCK_ROWS);
     int2 source = make_int2(0, 0);
     if (lane < rows) source = *(const int2 *)&c.table.source[row + lane];
-    /* Which of the rows are their tokens' first: the looks are all on their way at once. */
-    uint32_t due = (1u << rows) - 1;
-    if (fan_out) {
-        int along[ROWS];
+    /* Where each row goes, and which are their tokens' first: the looks are all on their way at once. */
+    int goal[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            int rank = __shfl_sync(0xffffffffu, source.x, r), slot = __shfl_sync(0xffffffffu, source.y, r);
-            along[r] = r < rows ? fy_row_along(c, rank, slot, row, lane) : -1;
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            if (__any_sync(0xffffffffu, along[r] >= 0 && along[r] < row + r)) due &= ~(1u << r);
-    }
-    if (rows < ROWS) {
-        if (!fy_pull_padding<KEEP>(c, row + rows, row + ROWS, lane)) return false;
-        if (fan_out) fy_signal_pulled(c, lane == 0 ? row : -1, ROWS - rows);
-    }
-    for (; due; due &= due - 1) {
-        int r = __ffs(due) - 1;
+    for (int r = 0; r < ROWS; r++) {
         int rank = __shfl_sync(0xffffffffu, source.x, r), slot = __shfl_sync(0xffffffffu, source.y, r);
-        int mine = fan_out ? fy_row_along(c, rank, slot, row, lane) : lane == 0 ? row + r : -1;
+        goal[r] = r >= rows ? -1 : fan_out ? fy_row_along(c, rank, slot, row, lane) : lane == 0 ? row + r : -1;
+    }
+    uint32_t due = (1u << rows) - 1;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (__any_sync(0xffffffffu, goal[r] >= 0 && goal[r] < row + r)) due &= ~(1u << r);
+    if (rows < ROWS && !fy_pull_padding<KEEP>(c, row + rows, row + ROWS, lane)) return false;
+    uint32_t left = due;
+    int remote = 0;
+    auto next = [&]() {
+        fy_pulled_row p = {nullptr, -1};
+        if (left == 0) return p;
+        int r = __ffs(left) - 1;
+        left &= left - 1;
+#pragma unroll
+        for (int k = 0; k < ROWS; k++)
+            if (k == r) p.row = goal[k];
+        int rank = __shfl_sync(0xffffffffu, source.x, r), slot = __shfl_sync(0xffffffffu, source.y, r);
+        int64_t token = slot / c.slots;
+        p.from = c.staged ? (const uint4 *)(c.peer[rank] + c.at.x) + token * (c.hidden / 8)
+                          : (const uint4 *)(c.x + token * c.x_stride);
+        remote += rank != c.rank;
+        return p;
+    };
+    while (left) {
+        fy_pulled_row a = next(), b = next();
         fy_trace_begin(1, row / FY_BLOCK_ROWS);
-        bool room = __all_sync(0xffffffffu, mine < 0 || fy_wait_for_ring(c, mine));
+        bool room = __all_sync(0xffffffffu, (a.row < 0 || fy_wait_for_ring(c, a.row)) &&
+                                                (b.row < 0 || fy_wait_for_ring(c, b.row)));
         fy_trace_end(1, FY_AT_PULL_SPACE);
         if (!room) return false;
-        int64_t token = slot / c.slots;
-        const uint4 *x = c.staged ? (const uint4 *)(c.peer[rank] + c.at.x) + token * (c.hidden / 8)
-                                  : (const uint4 *)(c.x + token * c.x_stride);
-        fy_pull_row<KEEP>(c, x, __ballot_sync(0xffffffffu, mine >= 0), mine, lane);
-        if (lane == 0) fy_add_relaxed_gpu(rank == c.rank ? &c.table.state->pulls : &c.table.state->remote_pulls, 1);
-        if (fan_out) fy_signal_pulled(c, mine, 1);
+        fy_pull_rows<KEEP>(c, a, b, lane);
     }
-    if (!fan_out) fy_signal_pulled(c, lane == 0 ? row : -1, ROWS);
+    fy_stored_before();
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (due >> r & 1 && goal[r] >= 0) fy_add_relaxed_gpu(&c.table.pulled[goal[r] / FY_BLOCK_ROWS], 1);
+    if (lane == 0) {
+        int own = __popc(due) - remote;
+        if (rows < ROWS) fy_add_relaxed_gpu(&c.table.pulled[row / FY_BLOCK_ROWS], ROWS - rows);
+        if (own > 0) fy_add_relaxed_gpu(&c.table.state->pulls, own);
+        if (remote > 0) fy_add_relaxed_gpu(&c.table.state->remote_pulls, remote);
+    }
     fy_trace_end(0, FY_MARK_PULL);
     return true;
 }

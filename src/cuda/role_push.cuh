@@ -3,11 +3,12 @@
  * The push of result rows: the end of a "finish" tile in the consumers. Every warp rounds its 16 rows, stages 128
  * columns at a time, and stores 16 bytes a lane, two rows of 256 bytes at a time, to the owners' slots.
  * Reads: accumulators, source[row].  Writes: y slots of the owners (own or peer memory); the shared expert's rows.
- * Waits on: the first warp for the other three, inside the block, before it publishes.
+ * Waits on: in the backward the first warp for the other three, inside the block, before it publishes.
  * Publishes: sent[block], one for each column tile; whoever completes a block adds 1 to arrived[token] of each of its
- *            rows at the owner. Published a little later than stored (fy_signal), when the stores have drained, by the
- *            first warp for all four: a release waits for what the whole multiprocessor has under way.
- * Registers: within the consumers' 208 (backward: 216), beside 128 accumulators.
+ *            rows at the owner. In the forward the signalling warp does (role_signal.cuh). In the backward the first
+ *            warp for all four, a little later than stored, when the stores have drained: a release waits for what the
+ *            whole multiprocessor has under way.
+ * Registers: within the consumers' 192 (backward: 216), beside 128 accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_PUSH_CUH
 #define FERRY_CUDA_ROLE_PUSH_CUH
@@ -60,6 +61,20 @@ FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const
     }
 }
 
+/* A warp: 1 more row has arrived, to the owner of each of a block's rows. The caller has fenced. */
+FY_DEVICE void fy_tell_owners(const fy_gpu_call &c, uint64_t arrived, int counter, int row, int rows, int lane) {
+#pragma unroll 1
+    for (int r = lane; r < rows; r += 32) {
+        int rank = c.rank, token = row + r;
+        if (counter < c.max_blocks) {
+            int2 from = *(const int2 *)&c.table.source[row + r];
+            rank = from.x;
+            token = from.y / c.slots;
+        }
+        fy_add_relaxed_sys((uint32_t *)(c.peer[rank] + arrived) + token, 1);
+    }
+}
+
 /* A warp has stored its part of a tile. The warpgroup's first warp waits for that, no sooner than it signals. */
 FY_DEVICE void fy_push_done(int group, int warp) {
     if (warp > 0) fy_group_arrive(group + 3);
@@ -77,16 +92,7 @@ FY_DEVICE void fy_push_signal(const fy_gpu_call &c, uint64_t arrived, int counte
     before = __shfl_sync(0xffffffffu, before, 0);
     if (before + 1 != all) return;
     fy_fence_sys(); /* what the others have released is then before this */
-#pragma unroll 1
-    for (int r = lane; r < rows; r += 32) {
-        int rank = c.rank, token = row + r;
-        if (counter < c.max_blocks) {
-            int2 from = *(const int2 *)&c.table.source[row + r];
-            rank = from.x;
-            token = from.y / c.slots;
-        }
-        fy_add_relaxed_sys((uint32_t *)(c.peer[rank] + arrived) + token, 1);
-    }
+    fy_tell_owners(c, arrived, counter, row, rows, lane);
 }
 
 #endif

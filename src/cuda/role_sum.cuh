@@ -7,7 +7,7 @@
  * Writes: out.
  * Waits on: complete[n], the n-th token that has become complete.
  * Publishes: nothing; the end of the launch is the signal.
- * Registers: the producer warpgroup's 88 with eight loads in flight, the consumers' 208 with 16.
+ * Registers: within the producer warpgroup's 120 with eight loads in flight, the consumers' 192 with 16.
  */
 #ifndef FERRY_CUDA_ROLE_SUM_CUH
 #define FERRY_CUDA_ROLE_SUM_CUH

@@ -39,6 +39,7 @@ enum fy_gpu_launch {
     X(STORE_H, COMPUTE, 0, "SwiGLU and the store of h")                                                                \
     X(DOWN, COMPUTE, 0, "down")                                                                                        \
     X(PUSH, PUSH, 0, "result rows of a tile")                                                                          \
+    X(SIGNAL, PUSH, 0, "signals of tiles")                                                                             \
     X(REMAKE, COMPUTE, 0, "gate and up again")                                                                         \
     X(STORE_G_U, COMPUTE, 0, "store of g and u")                                                                       \
     X(GRAD, COMPUTE, 0, "gradient of h")                                                                               \

@@ -41,7 +41,14 @@ static void prepare_barriers(int number) {
             fy_barrier_init(&block->empty[s], 2);
         }
     };
-    if (!layer.backward) return prepare_stages(fy_block_of(block_memory(number)));
+    if (!layer.backward) {
+        fy_block *block = fy_block_of(block_memory(number));
+        for (int g = 0; g < 2; g++) {
+            fy_barrier_init(&block->posted[g], 1); /* a warpgroup is one worker */
+            fy_barrier_init(&block->taken[g], 1);
+        }
+        return prepare_stages(block);
+    }
     fy_backward_block *block = fy_backward_block_of(block_memory(number));
     prepare_stages(block);
     fy_barrier_init(&block->chosen, 1);
@@ -67,7 +74,7 @@ void blocks_add() {
     auto product = layer.backward ? product_backward_role : product_forward_role;
     int resident = draw_resident();
     int apart = resident > 1 && chance(15) ? between(1, min(2, resident - 1)) : 0; /* blocks that only pull */
-    int warps = between(1, layer.backward ? 2 : 3);                                /* that pull, in each block */
+    int warps = between(1, 2);                                                     /* that pull, in each block */
     draw_sides();
     clear_workers();
     engine_clear(resident);
@@ -77,7 +84,10 @@ void blocks_add() {
         if (!only_pulls) {
             add_worker("engine", block, 0, engine_role, true);
             add_worker("load", block, 0, load_role);
-            if (layer.backward) add_worker("choose", block, 0, choose_role);
+            if (layer.backward)
+                add_worker("choose", block, 0, choose_role);
+            else
+                add_worker("signal", block, 0, signal_forward_role);
             for (int group = 0; group < 2; group++) add_worker("product", block, group, product);
         }
         int pulling = only_pulls ? between(1, 5) : apart > 0 ? 0 : warps;

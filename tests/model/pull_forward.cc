@@ -5,6 +5,8 @@
 #include "progress.h"
 #include "roles.h"
 
+#include <vector>
+
 enum { LANES = 32 };
 
 /* x of a row: over that of another block only once all its products are over. */
@@ -43,24 +45,28 @@ static void pull_ticket(int ticket, int rows_of_ticket, bool fan_out) {
             step();
             put_x(row + r);
         }
-        if (fan_out) fy_add_relaxed_gpu(&c.table.pulled[row / ROWS_OF_BLOCK], rows_of_ticket - rows);
     }
-    for (uint32_t due = first_ones(row, rows, fan_out); due; due &= due - 1) {
-        int r = __ffs(due) - 1, mine[LANES];
-        const fy_gpu_source &source = layer.source[row + r];
-        for (int lane = 0; lane < LANES; lane++)
-            mine[lane] = fan_out ? fy_row_along(c, source.rank, source.slot, row, lane) : lane == 0 ? row + r : -1;
-        for (int to : mine)
-            if (to >= 0) fy_wait_for_ring(c, to);
+    std::vector<int> brought;
+    for (uint32_t due = first_ones(row, rows, fan_out); due;) {
+        std::vector<int> mine; /* where two token rows go */
+        for (int i = 0; i < 2 && due; i++, due &= due - 1) {
+            int r = __ffs(due) - 1;
+            const fy_gpu_source &source = layer.source[row + r];
+            if (!fan_out) mine.push_back(row + r);
+            for (int lane = 0; lane < LANES && fan_out; lane++) {
+                int to = fy_row_along(c, source.rank, source.slot, row, lane);
+                if (to >= 0) mine.push_back(to);
+            }
+        }
+        for (int to : mine) fy_wait_for_ring(c, to);
         for (int to : mine) {
-            if (to < 0) continue;
             step();
             put_x(to);
         }
-        for (int to : mine)
-            if (fan_out && to >= 0) fy_add_relaxed_gpu(&c.table.pulled[to / ROWS_OF_BLOCK], 1);
+        brought.insert(brought.end(), mine.begin(), mine.end());
     }
-    if (!fan_out) fy_add_relaxed_gpu(&c.table.pulled[row / ROWS_OF_BLOCK], rows_of_ticket);
+    for (int to : brought) fy_add_relaxed_gpu(&c.table.pulled[to / ROWS_OF_BLOCK], 1);
+    if (rows < rows_of_ticket) fy_add_relaxed_gpu(&c.table.pulled[row / ROWS_OF_BLOCK], rows_of_ticket - rows);
 }
 
 void pull_forward_head(int, int) {

@@ -68,7 +68,7 @@ static void test_cuda(void **state) {
     ferry_status status = ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 0, 0, &plan);
     if (status == FERRY_E_UNSUPPORTED && fy_backend_of(FERRY_CUDA) == NULL) skip();
     assert_int_equal(status, FERRY_OK);
-    assert_true(plan.multiprocessors == 132 && plan.pull_warps == 3 && plan.fan_out == 1 && plan.comm_sms == 0);
+    assert_true(plan.multiprocessors == 132 && plan.pull_warps == 2 && plan.fan_out == 1 && plan.comm_sms == 0);
     assert_true(plan.comm_workers == 0 && plan.tuned == 0);
     assert_true(plan.minibatch_rows >= 64 && plan.minibatch_rows <= plan.ring_rows);
     assert_int_equal(plan.layer_bytes, plan.symmetric_bytes + plan.ring_bytes + plan.table_bytes);
@@ -79,9 +79,12 @@ static void test_cuda(void **state) {
     assert_int_equal(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 2, 0, &other), FERRY_OK);
     assert_true(other.multiprocessors == 100 && other.comm_sms == 20 && other.fan_out == 2 && other.pull_warps == 1);
     assert_int_equal(other.layer_bytes, plan.layer_bytes); /* none of these needs memory */
+    config.pull_warps = 3; /* more than there are */
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 2, 0, &other), FERRY_OK);
+    assert_int_equal(other.pull_warps, 2);
     config.pull_warps = 0;
-    assert_int_equal(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 2, 60, &other), FERRY_OK);
-    assert_true(other.multiprocessors == 28 && other.pull_warps == 2);
+    assert_int_equal(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 1, 60, &other), FERRY_OK);
+    assert_true(other.multiprocessors == 28 && other.pull_warps == 1);
 
     assert_said(ferry_layer_plan(&config, FERRY_CUDA, 1, 3, 0, 32, &other), FERRY_E_INVALID,
                 "sm_margin is 32 of the 32");

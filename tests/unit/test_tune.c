@@ -489,14 +489,14 @@ static void test_decisions(void **unused) {
 
 static void test_candidates(void **unused) {
     fy_tune_entry c[TUNE_CANDIDATES], base = {.backend = FERRY_CUDA, .workers = 132, .slots = 8};
-    ferry_plan plan = {.minibatch_rows = 256, .ring_rows = 600, .pull_warps = 3, .fan_out = 1};
+    ferry_plan plan = {.minibatch_rows = 256, .ring_rows = 600, .pull_warps = 2, .fan_out = 1};
     (void)unused;
     assert_int_equal(tune_candidates(&base, &plan, TUNE_MINIBATCH, 0, c), 3);
     assert_true(c[0].minibatch_rows == 0 && c[1].minibatch_rows == 128 && c[2].minibatch_rows == 512);
     base.minibatch_rows = 512;
     assert_int_equal(tune_candidates(&base, &plan, TUNE_FAN_OUT, 1, c), 2);
     assert_true(c[0].fan_out == 0 && c[1].fan_out == 2 && c[1].minibatch_rows == 512);
-    assert_int_equal(tune_candidates(&base, &plan, TUNE_PULL_WARPS, 0, c), 3);
+    assert_int_equal(tune_candidates(&base, &plan, TUNE_PULL_WARPS, 0, c), 2);
     assert_int_equal(tune_candidates(&base, &plan, TUNE_PULL_WARPS, 1, c), 1);
     assert_int_equal(tune_candidates(&base, &plan, TUNE_COMM_SMS, 0, c), 4);
     assert_int_equal(tune_candidates(&base, &plan, TUNE_COMM_WORKERS, 0, c), 1);
