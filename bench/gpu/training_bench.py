@@ -4,9 +4,11 @@
     torchrun --nproc-per-node=2 bench/gpu/training_bench.py --library libferry.so --json result.json
     python3 bench/gpu/training_bench.py --library libferry.so        (one GPU)
 
-Rounds, barriers, medians and R* are those of forward_bench.py. A round times both plain products, Ferry's forward with
-a context, then forward + backward with BF16 gradients overwritten, F32 gradients overwritten, F32 gradients added to,
-and the same step of the same layer from NCCL and PyTorch. floor = that of the forward with three times its FLOP and
+Rounds, barriers and medians are those of forward_bench.py. A round times both plain products, Ferry's forward with a
+context, then forward + backward with BF16 gradients overwritten, both plain products again, forward + backward with F32
+gradients overwritten, F32 gradients added to, and the same step of the same layer from NCCL and PyTorch. R* is that of
+the mean of the times before and after, for a step of tens of ms leaves a chip that is slower than the one it found;
+both are written (`r_star_around_tflops`). floor = that of the forward with three times its FLOP and
 memory bytes, and the link bytes of both; score = floor / measured, with BF16 gradients. Gradients are compared with
 PyTorch's.
 """
@@ -42,21 +44,25 @@ def bench(ferry, yard, name, shape, skew, o):
             t.grad = None
         c.torch_layer(leaves[0], p.ids, leaves[1], leaves[2], leaves[3], p.E).backward(dout)
 
-    functions = yard.functions() + [lambda: ferry.forward(layer, forward)] + [lambda b=b: step(b) for b in backs]
-    (square, *_), (own, *_), alone, ours, ours32, added, theirs = c.measure(functions + [torch_step], o.rounds)
+    ways = [lambda b=b: step(b) for b in backs]
+    functions = [*yard.functions(), lambda: ferry.forward(layer, forward), ways[0], *yard.functions(), *ways[1:]]
+    times = c.measure(functions + [torch_step], o.rounds)
+    alone, ours, (ours32, added, theirs) = times[2], times[3], times[6:]
+    around = [(times[i][0], times[i + 1][0]) for i in (0, 4)]
     for f in (lambda: ferry.forward(layer, forward), lambda: step(backs[0])):
         f()
         torch.cuda.synchronize()
         s = ferry.stats(layer)
         moved.append(s.bytes_pull_remote + s.bytes_push_remote)
     errors = [c.apart(a, t.grad) for a, t in zip((dx, dweights, d13, d2), leaves)]
-    rate, cublas, plain = yard.rates(square, own)
+    rate, cublas, plain = yard.rates(*(sum(both) / 2 for both in zip(*around)))
     rows = c.most(s.rows)
     floors = c.floors(p, rows, c.most(sum(moved)), rate, backward=True)
     floor = max(floors.values())
     result = {"shape": name, "ranks": c.WORLD, "skew": skew, "forward_ms": alone, "ferry_ms": ours,
               "ferry_f32_ms": ours32, "ferry_f32_added_ms": added, "f32": wide == torch.float32, "torch_ms": theirs,
-              "r_star_tflops": rate / 1e12, "cublas_tflops": cublas / 1e12, "plain_tflops": plain / 1e12,
+              "r_star_tflops": rate / 1e12, "r_star_around_tflops": [yard.rates(*a)[0] / 1e12 for a in around],
+              "cublas_tflops": cublas / 1e12, "plain_tflops": plain / 1e12,
               "rows": rows, "tflops_per_gpu": 18 * rows * p.H * p.I / ours[0] / 1e9, "floor_ms": floors,
               "score": floor / ours[0], "speedup": theirs[0] / ours[0], "recomputed": s.recomputed_rows,
               "apart_from_torch": dict(zip(("dx", "dweights", "gate_up", "down"), errors))}

@@ -28,8 +28,7 @@ FY_DEVICE uint32_t fy_piece_at(const uint8_t *buffer, int j, int r, int lane) {
 
 /* By one thread, once all have written them. */
 FY_DEVICE void fy_store_pieces(const CUtensorMap *map, uint32_t from, int column, int row) {
-    for (int piece = 0; piece < 2; piece++)
-        fy_store_box2(map, from + piece * FY_PIECE_BYTES, column + piece * 64, row);
+    for (int piece = 0; piece < 2; piece++) fy_store_box2(map, from + piece * FY_PIECE_BYTES, column + piece * 64, row);
     fy_store_commit();
 }
 

@@ -7,9 +7,9 @@
 #include "cuda/call.h"
 
 enum {
-    FY_PULL_WARPS = 2, /* that a multiprocessor has to spare, and by rule uses */
+    FY_PULL_WARPS = 2,      /* that a multiprocessor has to spare, and by rule uses */
     FY_MOST_PULL_WARPS = 3, /* that may be asked for */
-    FY_WHOLE_H200 = 132 /* multiprocessors, where a plan does not say */
+    FY_WHOLE_H200 = 132     /* multiprocessors, where a plan does not say */
 };
 
 /* What may be tuned; no bit of a result depends on it. */

@@ -26,8 +26,8 @@ FY_DEVICE void fy_load_box3(void *to, const CUtensorMap *map, uint64_t *full, in
  * scalar registers: uniform operands (fy_uniform) get there in a few clocks, those of one lane in more than a hundred.
  */
 FY_DEVICE void fy_store_box2(const CUtensorMap *map, uint32_t from, int column, int row) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-                 "r"(from), "r"(column), "r"(row)
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(from),
+                 "r"(column), "r"(row)
                  : "memory");
 }
 

@@ -74,7 +74,8 @@ FY_DEVICE void fy_store_gradient(const fy_gpu_call &c, const fy_gpu_backward &b,
 #pragma unroll
     for (int s = 0; s < FY_GRAD_STEPS; s++) {
         fy_barrier_wait(&block->full[stage.index], stage.parity);
-        uint32_t g_at = fy_shared_address(fy_stage_a(shared, stage.index) + group * FY_BOX_BYTES), u_at = g_at + 2 * FY_BOX_BYTES, wh_at = g_at + 4 * FY_BOX_BYTES;
+        uint32_t g_at = fy_shared_address(fy_stage_a(shared, stage.index) + group * FY_BOX_BYTES),
+                 u_at = g_at + 2 * FY_BOX_BYTES, wh_at = g_at + 4 * FY_BOX_BYTES;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             uint32_t at = fy_box_at(row, j * 2 + (lane >> 4)), g[4], u[4], dg[4], du[4], wh[4];

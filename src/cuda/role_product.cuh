@@ -105,8 +105,12 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
             fy_push_rows(c, acc, w, buffer + warp * FY_WARP_BYTES, fy_push_target(c, fy_is_shared(w.kind), from), lane);
         }
         fy_trace_end(0, fy_is_make(w.kind) ? FY_MARK_STORE_H : FY_MARK_PUSH);
-        fy_post post = {w.kind, w.column, w.load_row + group * FY_BLOCK_ROWS, w.counter + group,
-                        w.row + group * FY_BLOCK_ROWS, min(w.rows - group * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS)};
+        fy_post post = {w.kind,
+                        w.column,
+                        w.load_row + group * FY_BLOCK_ROWS,
+                        w.counter + group,
+                        w.row + group * FY_BLOCK_ROWS,
+                        min(w.rows - group * FY_BLOCK_ROWS, (int)FY_BLOCK_ROWS)};
         fy_post_tile(block, post, group, thread);
         posts++;
     }

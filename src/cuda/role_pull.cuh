@@ -136,8 +136,8 @@ FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, in
     while (left) {
         fy_pulled_row a = next(), b = next();
         fy_trace_begin(1, row / FY_BLOCK_ROWS);
-        bool room = __all_sync(0xffffffffu, (a.row < 0 || fy_wait_for_ring(c, a.row)) &&
-                                                (b.row < 0 || fy_wait_for_ring(c, b.row)));
+        bool room = __all_sync(0xffffffffu,
+                               (a.row < 0 || fy_wait_for_ring(c, a.row)) && (b.row < 0 || fy_wait_for_ring(c, b.row)));
         fy_trace_end(1, FY_AT_PULL_SPACE);
         if (!room) return false;
         fy_pull_rows<KEEP>(c, a, b, lane);

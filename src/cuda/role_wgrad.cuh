@@ -132,8 +132,8 @@ FY_DEVICE void fy_store_gradient_bf16(const float (&acc)[128], const fy_place &t
     }
 }
 
-FY_DEVICE void fy_store_weight(const fy_gpu_backward &b, const float (&acc)[128],
-                               const fy_task &t, uint8_t *buffer, uint64_t *old, int group) {
+FY_DEVICE void fy_store_weight(const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t, uint8_t *buffer,
+                               uint64_t *old, int group) {
     int thread = fy_thread_again() & 127;
     if (!t.closes) {
         fy_keep_sums(b, acc, t, group, thread);

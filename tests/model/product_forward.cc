@@ -18,8 +18,7 @@ static void store_h(const fy_post &post) {
     for (int piece = 2 * post.column; piece < min(2 * post.column + 2, layer.pieces(shared)); piece++) {
         int &h = shared ? layer.h_shared.piece(block, piece) : layer.h_ring.piece(layer.ring_block(block), piece);
         if (!shared && h != NOTHING && h != block && progress.h_read[h] != fy_columns_of(layer.call, FY_FINISH))
-            fail("h of block %d written over that of block %d, which %d tiles have read", block, h,
-                 progress.h_read[h]);
+            fail("h of block %d written over that of block %d, which %d tiles have read", block, h, progress.h_read[h]);
         h = block;
     }
 }

@@ -79,7 +79,7 @@ static void test_cuda(void **state) {
     assert_int_equal(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 2, 0, &other), FERRY_OK);
     assert_true(other.multiprocessors == 100 && other.comm_sms == 20 && other.fan_out == 2 && other.pull_warps == 1);
     assert_int_equal(other.layer_bytes, plan.layer_bytes); /* none of these needs memory */
-    config.pull_warps = 3; /* more than there are */
+    config.pull_warps = 3;                                 /* more than there are */
     assert_int_equal(ferry_layer_plan(&config, FERRY_CUDA, 0, 3, 2, 0, &other), FERRY_OK);
     assert_int_equal(other.pull_warps, 2);
     config.pull_warps = 0;
