@@ -16,8 +16,8 @@ static const char *const phase_names[] = {
 const char *trace_phase_name(int phase) { return phase_names[phase]; }
 
 void trace_worker_name(const trace_log *log, int worker, char *to, size_t room) {
-    static const char *const roles[FERRY_SM_WORKERS] = {"feed",   "pull 1",     "pull 2",
-                                                        "pull 3", "multiply 1", "multiply 2"};
+    static const char *const roles[FERRY_SM_WORKERS] = {"feed",   "signal",     "pull 1",
+                                                        "pull 2", "multiply 1", "multiply 2"};
     if (worker < 0)
         snprintf(to, room, log->sms ? "schedule" : "caller");
     else if (log->sms)

@@ -62,7 +62,7 @@ typedef struct row {
 } row;
 
 static row row_of(const trace_log *log, int worker) {
-    /* Within a multiprocessor: who feeds, the three that pull, the two that multiply. */
+    /* Within a multiprocessor: who feeds, who signals or chooses, the two that pull, the two that multiply. */
     static const row role[FERRY_SM_WORKERS] = {{0, 2}, {2, 2}, {4, 2}, {6, 2}, {8, 3.5}, {11.5, 3.5}};
     if (!log->sms || worker < 0) return (row){(worker + 1) * ROW, BAR};
     row r = role[worker % FERRY_SM_WORKERS];

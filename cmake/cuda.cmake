@@ -25,8 +25,6 @@ else()
   target_compile_options(ferry_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a
     --fmad=false -lineinfo -Xcompiler=-fvisibility=hidden,-fPIC,-fno-exceptions,-fno-threadsafe-statics
     -Xptxas=--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error>)
-  # But for the traced backward, which keeps one register of its consumers in memory.
-  set_property(SOURCE src/cuda/kernel_backward_trace.cu APPEND PROPERTY COMPILE_OPTIONS -Xptxas=--disable-warnings)
   target_compile_definitions(ferry_objects PUBLIC FERRY_HAVE_CUDA)
   foreach(library ferry_static ferry_shared)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:ferry_cuda>)

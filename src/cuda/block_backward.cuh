@@ -11,6 +11,9 @@
 #include "cuda/prim_wgmma.cuh"
 #include "rules/side.h"
 
+/* How a weight gradient is given. */
+enum { FY_TO_F32 = 1, FY_TO_ADD = 2, FY_TO_TABLE = 4 };
+
 enum { FY_GRAD_STEPS = FY_TILE_N / 64 }; /* stages of g and u behind the operands of a gradient tile */
 
 /* A product tile. */
@@ -31,9 +34,7 @@ typedef struct fy_task {
     int32_t resumes;    /* goes on from open sums */
     int32_t closes;     /* leaves none */
     int32_t open, turn; /* number of the tile in the table of open sums; uses of it that come first */
-    int32_t to_matrix;  /* with `to`: coordinate in it */
-    int32_t to_f32, to_add, to_table;
-    const CUtensorMap *to; /* the caller's gradient; of a table of maps: `to_table` */
+    int32_t to;         /* FY_TO_..: the caller's gradient */
     int32_t shared;
 } fy_task;
 

@@ -48,12 +48,7 @@ FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward
     t.closes = s.closes;
     t.turn = s.turn;
     const fy_gpu_to &to = b.to[shared][t.which];
-    t.to_f32 = to.is_f32;
-    t.to_add = to.add;
-    t.to_table = to.table;
-    t.to_matrix = to.table ? 0 : t.matrix;
-    t.to = to.table ? b.table.to_map + t.which * c.local_experts + t.matrix
-                    : (shared ? b.shared_expert : b.routed).to + t.which;
+    t.to = (to.is_f32 ? FY_TO_F32 : 0) | (to.add ? FY_TO_ADD : 0) | (to.table ? FY_TO_TABLE : 0);
     t.row = t.load_row = t.counter = 0;
     return t;
 }

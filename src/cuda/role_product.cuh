@@ -51,15 +51,16 @@ FY_DEVICE void fy_stage_h(const fy_gpu_call &c, float (&acc)[128], uint8_t *buff
     fy_fence_async_shared();
 }
 
-/* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first.
- */
-FY_DEVICE void fy_keep_gate_up(const fy_gpu_call &c, const float (&acc)[128], const fy_work &w, uint8_t *buffer,
+/* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first;
+ * then rows of it may be written more than once: true. */
+FY_DEVICE bool fy_keep_gate_up(const fy_gpu_call &c, const float (&acc)[128], const fy_work &w, uint8_t *buffer,
                                int group, int thread) {
     bool shared = w.kind == FY_SHARED_MAKE;
     const fy_gpu_keep_maps &maps = shared ? c.keep_shared : c.keep;
     int block = w.row / FY_BLOCK_ROWS + group, saved = shared || block < c.context_blocks;
     int row = saved ? block * FY_BLOCK_ROWS : block % c.ring_blocks * FY_BLOCK_ROWS;
     fy_save_gate_up(acc, &maps.g[saved], &maps.u[saved], w.column * FY_HALF_N, row, c.limit, buffer, group, thread);
+    return !saved;
 }
 
 template <bool KEEP>
@@ -93,11 +94,9 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         fy_await_taken(block, group, posts);
         if (fy_is_make(w.kind)) {
             if (KEEP && (w.kind == FY_MAKE || c.context_blocks > 0)) {
-                fy_keep_gate_up(c, acc, w, buffer, group, thread);
-                if (thread == 0 && ring_again)
-                    fy_store_wait_written();
-                else if (thread == 0)
-                    fy_store_wait_read<0>();
+                bool ringed = fy_keep_gate_up(c, acc, w, buffer, group, thread);
+                if (thread == 0 && ringed && ring_again) fy_store_wait_written(); /* the next who writes there waits */
+                if (thread == 0) fy_store_wait_read<0>();
                 fy_group_sync(group + 1);
             }
             fy_stage_h(c, acc, buffer, thread);

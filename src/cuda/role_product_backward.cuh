@@ -94,17 +94,17 @@ FY_DEVICE void fy_product_backward_role(const fy_gpu_call &c, const fy_gpu_backw
         if (kind == FY_WEIGHT) {
             if (products == 0) {
                 fy_pass_stages(block->full, block->empty, stage, group, thread, fy_stages_of(t));
-                fy_store_no_weight(t, buffer, group, thread);
+                fy_store_no_weight(c, b, t, buffer, group, thread);
                 if (READY) fy_send_backward_signal<READY>(c, b, shared); /* or the next one would take its place */
             } else if (!t.resumes) {
                 fy_multiply_task<1, 1, READY>(c, b, acc, shared, operands, stage, products, 0);
                 fy_trace_next(FY_MARK_WEIGHT, fy_rows_of(t));
-                fy_store_weight(b, acc, t, buffer, &block->old[group], group);
+                fy_store_weight(c, b, acc, t, buffer, &block->old[group], group);
             } else {
                 fy_resume_sums(b, acc, t, group, thread);
                 fy_multiply_task<1, 1, READY>(c, b, acc, shared, operands, stage, products, 1);
                 fy_trace_next(FY_MARK_WEIGHT, fy_rows_of(t));
-                fy_store_weight(b, acc, t, buffer, &block->old[group], group);
+                fy_store_weight(c, b, acc, t, buffer, &block->old[group], group);
             }
             fy_trace_end(0, FY_MARK_STORE_WEIGHT);
             if (READY && b.ready && t.closes && !t.shared) fy_hold_back(shared, t.kind, t.matrix, 0);

@@ -39,19 +39,16 @@ FY_DEVICE bool fy_answer_posts(const fy_gpu_call &c, uint8_t *shared, fy_signals
     if (mine) p = block->post[g];
     bool last = mine && p.kind == FY_END, make = mine && fy_is_make(p.kind);
     s.left &= ~__ballot_sync(0xffffffffu, last);
-    uint32_t before = 0;
-    if (mine && !last) {
-        if (make) {
-            const CUtensorMap *map = p.kind == FY_MAKE ? &c.routed.h_short : &c.shared_expert.h_short;
-            fy_store_pieces(map, fy_shared_address(fy_group_buffer(shared, g)), p.column * FY_HALF_N, p.load_row);
-            fy_store_wait_read<0>();
-        }
+    if (mine && !last && !make) fy_barrier_arrive(&block->taken[g]);
+    if (make) {
+        const CUtensorMap *map = p.kind == FY_MAKE ? &c.routed.h_short : &c.shared_expert.h_short;
+        fy_store_pieces(map, fy_shared_address(fy_group_buffer(shared, g)), p.column * FY_HALF_N, p.load_row);
+        fy_store_wait_read<0>();
         fy_barrier_arrive(&block->taken[g]);
-        if (make) {
-            fy_store_wait_written();
-            fy_fence_async_global();
-        }
+        fy_store_wait_written();
+        fy_fence_async_global();
     }
+    uint32_t before = 0;
     __syncwarp();
     if (mine && !last) {
         fy_fence_gpu();
@@ -61,7 +58,11 @@ FY_DEVICE bool fy_answer_posts(const fy_gpu_call &c, uint8_t *shared, fy_signals
             before = atomicAdd(&c.table.sent[p.counter], 1u) + 1;
     }
     uint32_t due = __ballot_sync(0xffffffffu, before == (uint32_t)fy_parts(c.hidden, FY_TILE_N));
-    if (due != 0) fy_fence_sys(); /* what the others have released is then before this */
+    if (due != 0) { /* what the others have released is then before what every lane tells */
+        fy_fence_sys();
+        __syncwarp();
+        fy_fence_sys();
+    }
     for (; due; due &= due - 1) {
         int of = __ffs(due) - 1;
         fy_tell_owners(c, c.at.arrived, __shfl_sync(0xffffffffu, p.counter, of), __shfl_sync(0xffffffffu, p.row, of),

@@ -47,11 +47,15 @@ typedef struct fy_place {
     bool add; /* to what is there */
 } fy_place;
 
-FY_DEVICE fy_place fy_place_of(const fy_task &t, int group) {
-    fy_place to = {fy_uniform(t.to), fy_uniform(t.column * FY_TILE_N),
-                   fy_uniform(t.m * FY_TILE_M + group * FY_BLOCK_ROWS), fy_uniform(t.to_matrix), t.to_add != 0};
-    if (t.to_table) fy_fence_map(to.map);
-    return to;
+FY_DEVICE fy_place fy_place_of(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, int group) {
+    bool table = t.to & FY_TO_TABLE;
+    const CUtensorMap *map = table ? b.table.to_map + t.which * c.local_experts + t.matrix
+                                   : (t.shared ? b.shared_expert.to : b.routed.to) + t.which;
+    fy_place place = {fy_uniform(map), fy_uniform(t.column * FY_TILE_N),
+                      fy_uniform(t.m * FY_TILE_M + group * FY_BLOCK_ROWS), fy_uniform(table ? 0 : t.matrix),
+                      (t.to & FY_TO_ADD) != 0};
+    if (table) fy_fence_map(place.map);
+    return place;
 }
 
 /* Eight pieces of 32 columns, two at a time. */
@@ -65,10 +69,10 @@ FY_DEVICE void fy_store_gradient_f32(const float (&acc)[128], const fy_place &to
         fy_group_sync(group + 1);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            uint8_t *to = buffer + j / 4 * FY_PIECE_BYTES;
+            uint8_t *piece = buffer + j / 4 * FY_PIECE_BYTES;
             int f = pair * 32 + j * 4, chunk = j % 4 * 2 + ((lane & 3) >> 1);
-            *(float2 *)(to + fy_box_at(r, chunk) + (lane & 1) * 8) = make_float2(acc[f], acc[f + 1]);
-            *(float2 *)(to + fy_box_at(r + 8, chunk) + (lane & 1) * 8) = make_float2(acc[f + 2], acc[f + 3]);
+            *(float2 *)(piece + fy_box_at(r, chunk) + (lane & 1) * 8) = make_float2(acc[f], acc[f + 1]);
+            *(float2 *)(piece + fy_box_at(r + 8, chunk) + (lane & 1) * 8) = make_float2(acc[f + 2], acc[f + 3]);
         }
         fy_fence_async_shared();
         fy_group_sync(group + 1);
@@ -132,14 +136,14 @@ FY_DEVICE void fy_store_gradient_bf16(const float (&acc)[128], const fy_place &t
     }
 }
 
-FY_DEVICE void fy_store_weight(const fy_gpu_backward &b, const float (&acc)[128], const fy_task &t, uint8_t *buffer,
-                               uint64_t *old, int group) {
+FY_DEVICE void fy_store_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const float (&acc)[128],
+                               const fy_task &t, uint8_t *buffer, uint64_t *old, int group) {
     int thread = fy_thread_again() & 127;
     if (!t.closes) {
         fy_keep_sums(b, acc, t, group, thread);
     } else {
-        const fy_place to = fy_place_of(t, group);
-        if (t.to_f32)
+        const fy_place to = fy_place_of(c, b, t, group);
+        if (t.to & FY_TO_F32)
             fy_store_gradient_f32(acc, to, buffer, group, thread);
         else
             fy_store_gradient_bf16(acc, to, buffer, old, group, thread);
@@ -161,9 +165,10 @@ FY_DEVICE void fy_weight_signal(const fy_gpu_backward &b, int expert) {
 }
 
 /* The gradient of an expert without rows: zeros, or what is there. */
-FY_DEVICE void fy_store_no_weight(const fy_task &t, uint8_t *buffer, int group, int thread) {
-    if (t.to_add) return;
-    const fy_place to = fy_place_of(t, group);
+FY_DEVICE void fy_store_no_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, uint8_t *buffer,
+                                  int group, int thread) {
+    if (t.to & FY_TO_ADD) return;
+    const fy_place to = fy_place_of(c, b, t, group);
     uint32_t from = fy_uniform(fy_shared_address(buffer));
     if (thread == 0) fy_store_wait_read<0>();
     fy_group_sync(group + 1);
@@ -171,7 +176,7 @@ FY_DEVICE void fy_store_no_weight(const fy_task &t, uint8_t *buffer, int group, 
     fy_fence_async_shared();
     fy_group_sync(group + 1);
     if (thread != 0) return;
-    for (int i = 0; i < FY_TILE_N; i += t.to_f32 ? 32 : 64)
+    for (int i = 0; i < FY_TILE_N; i += t.to & FY_TO_F32 ? 32 : 64)
         fy_store_box3(to.map, from, to.column + i, to.row, to.matrix);
     fy_store_commit();
 }

@@ -28,10 +28,10 @@ expect 2 "$FERRY" plan --shape mixtral-8x7b --pull-warps 2
 # GPUs: memory of the CUDA layer, without a GPU.
 if "$FERRY" info --json | grep -q '"cuda":true'; then
     expect 0 "$FERRY" plan --backend cuda --shape qwen3-30b-a3b --ranks 2
-    says out "132 multiprocessors each, 0 of them for communication alone; 3 pulling warps, a row pulled once"
-    expect 0 "$FERRY" plan --backend cuda --json --shape qwen3-30b-a3b --pull-warps 2 --fan-out each --comm-sms 4 \
+    says out "132 multiprocessors each, 0 of them for communication alone; 2 pulling warps, a row pulled once"
+    expect 0 "$FERRY" plan --backend cuda --json --shape qwen3-30b-a3b --pull-warps 1 --fan-out each --comm-sms 4 \
         --sm-margin 12
-    says out '"multiprocessors":120,"pull_warps":2,"fan_out":"each","comm_sms":4'
+    says out '"multiprocessors":120,"pull_warps":1,"fan_out":"each","comm_sms":4'
     says out '"pull_warps":"given"'
     expect 1 "$FERRY" plan --backend cuda --sm-margin 132
     says err "sm_margin is 132 of the 132 multiprocessors of rank 0, expected at most 131"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A warpgroup of consumers of the forward, after role_product.cuh, and the warp that signals for both, after
- * role_signal.cuh. Results are posted; h is stored, late or not, before its signal.
+ * role_signal.cuh. Results are posted; h is stored some time after, before its signal.
  */
 #include "cuda/role_load.cuh"
 #include "engine.h"
@@ -51,8 +51,10 @@ void signal_forward_role(int number_of_block, int warp) {
             posts[count++] = post;
             fy_barrier_arrive(&block->taken[g]);
         }
-        for (int i = 0; i < count; i++)
+        for (int i = 0; i < count; i++) {
+            step();
             if (fy_is_make(posts[i].kind)) store_h(posts[i]);
+        }
         for (int i = 0; i < count; i++) {
             const fy_gpu_tables &table = layer.call.table;
             fy_add_relaxed_gpu(&(fy_is_make(posts[i].kind) ? table.made : table.sent)[posts[i].counter], 1);
