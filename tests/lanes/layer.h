@@ -35,7 +35,8 @@ struct made_up_rank {
     std::vector<uint16_t> x, out;
     ferry_load load;
 
-    bool sums; /* its sums are tried: only then there is room for result rows */
+    bool signals; /* its posts are tried */
+    bool sums;    /* its sums are tried: only then there is room for result rows */
 
     std::vector<uint8_t> symmetric;
     std::vector<int32_t> histogram, expert_local, local_expert, first_block, first_tile, rows, base, macro_tile,

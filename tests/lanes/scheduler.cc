@@ -232,7 +232,7 @@ void run_lanes(const std::function<bool(uint64_t *progress)> &more) {
 void launch(int grid, int threads, const std::function<void()> &body) {
     std::vector<int> order(grid);
     for (int i = 0; i < grid; i++) order[i] = i;
-    for (int i = grid - 1; i > 0; i--) std::swap(order[i], order[below(i + 1)]);
+    shuffle(order);
     for (int number : order) {
         if (!failure.empty()) return;
         begin_launch(grid, threads, body);

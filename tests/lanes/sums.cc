@@ -24,7 +24,7 @@ static void draw_arrivals(const made_up_rank &q) {
         for (int k = 0; k < layer.slots; k++)
             if (q.expert(t * layer.slots + k) >= 0) rows_to_come.push_back({t, k});
     }
-    for (int i = (int)rows_to_come.size() - 1; i > 0; i--) std::swap(rows_to_come[i], rows_to_come[below(i + 1)]);
+    shuffle(rows_to_come);
 }
 
 static void arrive(made_up_rank &q) {

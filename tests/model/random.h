@@ -5,6 +5,8 @@
 #define FERRY_MODEL_RANDOM_H
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 inline uint64_t random_state;
 
@@ -24,5 +26,10 @@ inline void seed_random(uint64_t seed) {
 inline int below(int count) { return (int)(draw() % (uint64_t)count); }
 inline int between(int low, int high) { return low + below(high - low + 1); }
 inline bool chance(int percent) { return below(100) < percent; }
+
+template <class T>
+void shuffle(std::vector<T> &v) {
+    for (int i = (int)v.size() - 1; i > 0; i--) std::swap(v[i], v[below(i + 1)]);
+}
 
 #endif

@@ -27,6 +27,7 @@ FY_DEVICE uint32_t fy_fetch_add_acq_rel_gpu(uint32_t *p, uint32_t v) {
     *p += v;
     return *p - v;
 }
+FY_DEVICE uint32_t fy_fetch_add_release_gpu(uint32_t *p, uint32_t v) { return fy_fetch_add_acq_rel_gpu(p, v); }
 FY_DEVICE void fy_add_release_gpu(uint32_t *p, uint32_t v) { fy_fetch_add_acq_rel_gpu(p, v); }
 FY_DEVICE void fy_add_relaxed_gpu(uint32_t *p, uint32_t v) { fy_fetch_add_acq_rel_gpu(p, v); }
 FY_DEVICE void fy_add_relaxed_sys(uint32_t *p, uint32_t v) { fy_fetch_add_acq_rel_gpu(p, v); }
@@ -42,6 +43,11 @@ FY_DEVICE void fy_fence_sys() {}
 FY_DEVICE void fy_fence_async_global() {}
 FY_DEVICE void fy_fence_async_shared() {}
 FY_DEVICE void fy_fence_map(const void *) {}
+
+template <class T>
+FY_DEVICE T fy_uniform(T value) {
+    return __shfl_sync(0xffffffffu, value, 0);
+}
 
 FY_DEVICE uint32_t fy_multiprocessor() { return (uint32_t)current_block(); } /* one block on each */
 
