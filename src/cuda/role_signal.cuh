@@ -48,8 +48,8 @@ FY_DEVICE bool fy_answer_posts(const fy_gpu_call &c, uint8_t *shared, fy_signals
         fy_store_wait_written();
         fy_fence_async_global();
     }
-    uint32_t before = 0;
     __syncwarp();
+    uint32_t before = 0;
     if (mine && !last) {
         fy_fence_gpu();
         if (make)
