@@ -8,9 +8,8 @@ Rounds, barriers and medians are those of forward_bench.py. A round times both p
 context, then forward + backward with BF16 gradients overwritten, both plain products again, forward + backward with F32
 gradients overwritten, F32 gradients added to, and the same step of the same layer from NCCL and PyTorch. R* is that of
 the mean of the times before and after, for a step of tens of ms leaves a chip that is slower than the one it found;
-both are written (`r_star_around_tflops`). floor = that of the forward with three times its FLOP and
-memory bytes, and the link bytes of both; score = floor / measured, with BF16 gradients. Gradients are compared with
-PyTorch's.
+both are written (`r_star_around_tflops`). floor = that of the forward with three times its FLOP and memory bytes, and
+the link bytes of both; score = floor / measured, with BF16 gradients. Gradients are compared with PyTorch's.
 """
 import argparse
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the roles inside a block of the compute launch share: its shared memory, and the description of a product tile
- * that the loading thread hands to the consumers.
+ * What the roles inside a block of the compute launch share: its shared memory, the description of a product tile that
+ * the loading thread hands to the consumers, and what these post to the signalling warp.
  */
 #ifndef FERRY_CUDA_BLOCK_CUH
 #define FERRY_CUDA_BLOCK_CUH
@@ -40,8 +40,8 @@ typedef struct fy_work {
 
 /* What a warpgroup of the forward has staged (h) or stored (y); kind FY_END: there is no more. */
 typedef struct fy_post {
-    int32_t kind, column, load_row; /* as of the tile; load_row of the warpgroup's rows */
-    int32_t counter, row, rows;     /* of the warpgroup's rows */
+    int32_t kind, column;                 /* as of the tile */
+    int32_t load_row, counter, row, rows; /* likewise, of the warpgroup's rows of it */
 } fy_post;
 
 typedef struct fy_block {

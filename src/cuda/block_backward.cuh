@@ -11,7 +11,7 @@
 #include "cuda/prim_wgmma.cuh"
 #include "rules/side.h"
 
-/* How a weight gradient is given. */
+/* How the caller wants a weight gradient (fy_gpu_to), as flags. */
 enum { FY_TO_F32 = 1, FY_TO_ADD = 2, FY_TO_TABLE = 4 };
 
 enum { FY_GRAD_STEPS = FY_TILE_N / 64 }; /* stages of g and u behind the operands of a gradient tile */

@@ -61,7 +61,7 @@ static __device__ __forceinline__ void fy_end_backward(const fy_gpu_call &c, con
             return;
 }
 
-static_assert(!FY_TRACE || (int)FY_BACKWARD_SHARED_BYTES <= (int)FY_TRACE_AT, "a trace's workers lie behind it");
+static_assert((int)FY_BACKWARD_SHARED_BYTES <= (int)FY_TRACE_AT, "a trace's workers lie behind it");
 
 /* READY: the caller wants to know when the gradients of an expert are there. */
 template <int TRACE, bool READY>

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             __syncwarp();
         } else {
             fy_pull_head<KEEP>(c);
-            if (warp == 3) fy_collect_role(c); /* the last one that a smaller number of pulling warps would have */
+            if (warp == 3) fy_collect_role(c); /* which does not pull where only one does */
             if (apart || (c.comm_sms == 0 && warp >= 2 && warp < 2 + c.comm_warps))
                 fy_pull_role<KEEP>(c);
             else if (warp == 1)

@@ -8,7 +8,7 @@
 
 enum {
     FY_PULL_WARPS = 2,      /* that a multiprocessor has to spare, and by rule uses */
-    FY_MOST_PULL_WARPS = 3, /* that may be asked for */
+    FY_MOST_PULL_WARPS = 3, /* that may be asked for, by the interface */
     FY_WHOLE_H200 = 132     /* multiprocessors, where a plan does not say */
 };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the pulls of both directions share: how rows become known as pulled, and zeros in the rows between an expert's
+ * What the pulls of both directions share: what precedes their signals, and zeros in the rows between an expert's
  * last row and the end of its block. Weight gradients contract over those; elsewhere they decide nothing, but what they
  * hold is multiplied, and zeros take less power.
  */
@@ -9,17 +9,11 @@
 
 #include "cuda/block.cuh"
 
-/* What the warp has stored is there for whoever reads it with the copy engine, once he knows of what comes after. */
+/* What the warp has stored is there for whoever reads with the copy engine once he has seen what it adds after this. */
 FY_DEVICE void fy_stored_before(void) {
     fy_fence_async_global();
     __syncwarp();
     fy_fence_gpu();
-}
-
-/* `count` more are stored in the block of each lane's row `mine` (-1: none). */
-FY_DEVICE void fy_signal_pulled(const fy_gpu_call &c, int mine, int count) {
-    fy_stored_before();
-    if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], count);
 }
 
 /* `rows` rows from `row`, by a warp. */

@@ -51,8 +51,8 @@ FY_DEVICE void fy_stage_h(const fy_gpu_call &c, float (&acc)[128], uint8_t *buff
     fy_fence_async_shared();
 }
 
-/* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first;
- * then rows of it may be written more than once: true. */
+/* g and u for the backward: in the context, or in the ring, whose last macrobatch of the walk a backward takes first.
+ * True: in the ring, where the next macrobatch writes too. */
 FY_DEVICE bool fy_keep_gate_up(const fy_gpu_call &c, const float (&acc)[128], const fy_work &w, uint8_t *buffer,
                                int group, int thread) {
     bool shared = w.kind == FY_SHARED_MAKE;
@@ -71,7 +71,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
     float acc[128];
     fy_stage stage = {0, 0};
     const fy_operands operands = fy_operands_of(shared, group);
-    bool ring_again = c.table.state->macrobatches > 1; /* rows of the ring are written more than once */
+    bool ring_again = c.table.state->macrobatches > 1; /* ring rows are written more than once */
     uint32_t posts = 0;
     for (int number = 0;; number++) {
         if (!fy_barrier_test(&block->full[stage.index], stage.parity)) {
@@ -95,7 +95,7 @@ FY_DEVICE void fy_product_role(const fy_gpu_call &c, uint8_t *shared, int group)
         if (fy_is_make(w.kind)) {
             if (KEEP && (w.kind == FY_MAKE || c.context_blocks > 0)) {
                 bool ringed = fy_keep_gate_up(c, acc, w, buffer, group, thread);
-                if (thread == 0 && ringed && ring_again) fy_store_wait_written(); /* the next who writes there waits */
+                if (thread == 0 && ringed && ring_again) fy_store_wait_written(); /* made lets the next write there */
                 if (thread == 0) fy_store_wait_read<0>();
                 fy_group_sync(group + 1);
             }

@@ -4,8 +4,8 @@
  * describes.
  * Reads: stages in shared memory; weight_ring.
  * Writes: what role_grad.cuh, role_push.cuh, role_dx.cuh and role_wgrad.cuh say.
- * Waits on: full[stage], and what role_push.cuh says, inside the block.
- * Publishes: empty[stage]; remade[block], made[block] with ready[segment]; what role_push.cuh (sent, arrived) and
+ * Waits on: full[stage], and what role_dx.cuh says, inside the block.
+ * Publishes: empty[stage]; remade[block], made[block] with ready[segment]; what role_dx.cuh (sent, arrived) and
  *            role_wgrad.cuh (gathered, turn; READY: written and the caller's ready) say. A signal after stores is held
  *            back until they have had time to drain, and sent early where the block would wait.
  * Registers: 216; 128 hold the accumulators.

@@ -9,7 +9,7 @@
  * Writes: x ring; with a context the rows that it saves there.
  * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
  *           the head.
- * Publishes: pulled[block], rows, padding included; of a ticket's rows together, for a fence waits for all its stores.
+ * Publishes: pulled[block], rows, padding included; all rows of a ticket behind one fence, since each waits for stores.
  * Registers: the producer warpgroup's 120: twice eight 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
@@ -26,7 +26,7 @@ FY_DEVICE bool fy_wait_for_ring(const fy_gpu_call &c, int row) {
                            FY_AT_PULL_SPACE, c.rank, c.progress_timeout_ns);
 }
 
-/* Stores BATCH times 32 lanes of a token row, from 16 bytes `i` on, to the ring rows, or with a context the rows saved
+/* v[k], 16 bytes number i + 32 k of a token row (`i`: of the lane), to the ring rows, or with a context the rows saved
  * there, of all lanes' rows (-1: none). */
 template <bool KEEP, int BATCH>
 FY_DEVICE void fy_put_row(const fy_gpu_call &c, const uint4 (&v)[BATCH], int row, int i) {
@@ -44,7 +44,7 @@ FY_DEVICE void fy_put_row(const fy_gpu_call &c, const uint4 (&v)[BATCH], int row
     }
 }
 
-/* A token row and where the lanes want it. `from` NULL: none. */
+/* A token row, and the row that each lane wants it in (-1: none). `from` NULL: there is none. */
 typedef struct fy_pulled_row {
     const uint4 *from;
     int row;
@@ -94,7 +94,7 @@ FY_DEVICE bool fy_pull_padding(const fy_gpu_call &c, int first, int end, int lan
     return true;
 }
 
-/* The rows of one ticket of ROWS rows, told of together. False: the call is over. */
+/* The rows of one ticket of ROWS rows. False: the call is over. */
 template <int ROWS, bool KEEP>
 FY_DEVICE bool fy_pull_ticket(const fy_gpu_call &c, int ticket, bool fan_out, int lane) {
     const int per_tile = FY_TILE_M / ROWS;

@@ -61,6 +61,12 @@ FY_DEVICE void fy_pull_row_to(uint16_t *to_ring, const uint4 *from, int row16, u
     }
 }
 
+/* `count` more are stored in the block of each lane's row `mine` (-1: none). */
+FY_DEVICE void fy_signal_pulled(const fy_gpu_call &c, int mine, int count) {
+    fy_stored_before();
+    if (mine >= 0) fy_add_relaxed_gpu(&c.table.pulled[mine / FY_BLOCK_ROWS], count);
+}
+
 /* A ticket's own part: weights of its `count` rows, and zeros in those that are padding, behind `rows`. */
 FY_DEVICE void fy_pull_weights(const fy_gpu_call &c, const fy_gpu_backward &b, int row, int rows, int count,
                                int2 source, bool fan_out, int lane) {

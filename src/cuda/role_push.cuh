@@ -3,11 +3,9 @@
  * The push of result rows: the end of a "finish" tile in the consumers. Every warp rounds its 16 rows, stages 128
  * columns at a time, and stores 16 bytes a lane, two rows of 256 bytes at a time, to the owners' slots.
  * Reads: accumulators, source[row].  Writes: y slots of the owners (own or peer memory); the shared expert's rows.
- * Waits on: in the backward the first warp for the other three, inside the block, before it publishes.
- * Publishes: sent[block], one for each column tile; whoever completes a block adds 1 to arrived[token] of each of its
- *            rows at the owner. In the forward the signalling warp does (role_signal.cuh). In the backward the first
- *            warp for all four, a little later than stored, when the stores have drained: a release waits for what the
- *            whole multiprocessor has under way.
+ * Waits on: nothing.
+ * Publishes: nothing; sent[block] and arrived[token] follow: in the forward by the signalling warp (role_signal.cuh),
+ *            in the backward by the warpgroup's first one (role_dx.cuh).
  * Registers: within the consumers' 192 (backward: 216), beside 128 accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_PUSH_CUH
@@ -61,7 +59,10 @@ FY_DEVICE void fy_push_rows(const fy_gpu_call &c, const float (&acc)[128], const
     }
 }
 
-/* A warp: 1 more row has arrived, to the owner of each of a block's rows. The caller has fenced. */
+/*
+ * A warp: adds 1 to arrived[token], at the owner, of each of the `rows` rows from `row` on of block `counter`.
+ * `arrived`: where those counters are. The caller has fenced.
+ */
 FY_DEVICE void fy_tell_owners(const fy_gpu_call &c, uint64_t arrived, int counter, int row, int rows, int lane) {
 #pragma unroll 1
     for (int r = lane; r < rows; r += 32) {
@@ -73,26 +74,6 @@ FY_DEVICE void fy_tell_owners(const fy_gpu_call &c, uint64_t arrived, int counte
         }
         fy_add_relaxed_sys((uint32_t *)(c.peer[rank] + arrived) + token, 1);
     }
-}
-
-/* A warp has stored its part of a tile. The warpgroup's first warp waits for that, no sooner than it signals. */
-FY_DEVICE void fy_push_done(int group, int warp) {
-    if (warp > 0) fy_group_arrive(group + 3);
-}
-
-/*
- * First warp: its warpgroup has stored a column tile of block `counter`, whose `rows` rows begin at `row`. `arrived`:
- * where the owners' counters of tokens are.
- */
-FY_DEVICE void fy_push_signal(const fy_gpu_call &c, uint64_t arrived, int counter, int row, int rows, int group,
-                              int lane) {
-    uint32_t all = fy_parts(c.hidden, FY_TILE_N), before = 0;
-    fy_group_sync(group + 3);
-    if (lane == 0) before = fy_fetch_add_release_gpu(&c.table.sent[counter], 1);
-    before = __shfl_sync(0xffffffffu, before, 0);
-    if (before + 1 != all) return;
-    fy_fence_sys(); /* what the others have released is then before this */
-    fy_tell_owners(c, arrived, counter, row, rows, lane);
 }
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The signals of the forward's consumers. What others are to know of needs the end of a copy or a fence, which waits
- * for the stores of the whole multiprocessor, 2,000 clocks, and a warpgroup that waits for it multiplies nothing
- * meanwhile. So warpgroups post what they have staged or stored and go on, and one warp of the block does nothing but
- * answer: it stores h, frees the buffer and signals, for both warpgroups with the same fence where both have posted.
+ * The signals of the forward's consumers. Before others are told of h its copy has to end, and a fence waits for the
+ * stores of the whole multiprocessor, 2,000 clocks; a warpgroup that waited for it would multiply nothing meanwhile.
+ * So warpgroups post what they have staged or stored and go on, and until the products end one warp of the block does
+ * nothing but answer: it stores h, frees the buffer and signals, with the same fence where both have posted.
  * Reads: post[] and staged h in shared memory; source[row].  Writes: h, by the copy engine.
  * Waits on: posted, inside the block; its own copies.
  * Publishes: taken, when the post is read and the copy engine has read the buffer; made[block] when a column tile of h
@@ -19,7 +19,7 @@
 #include "cuda/role_push.cuh"
 #include "cuda/trace.cuh"
 
-enum { FY_POST_REST_NS = 256 };
+enum { FY_POST_REST_NS = 256 }; /* between two looks at the posts */
 
 /* Bits of the two warpgroups: which post more; the parity of the next post. */
 typedef struct fy_signals {

@@ -36,10 +36,10 @@ enum fy_gpu_launch {
     X(FEED, COMPUTE, 0, "operands of a tile")                                                                          \
     X(PULL, PULL, 0, "rows of a tile")                                                                                 \
     X(GATE_UP, COMPUTE, 0, "gate and up")                                                                              \
-    X(STORE_H, COMPUTE, 0, "SwiGLU and the store of h")                                                                \
+    X(STORE_H, COMPUTE, 0, "SwiGLU and the staging of h")                                                              \
     X(DOWN, COMPUTE, 0, "down")                                                                                        \
     X(PUSH, PUSH, 0, "result rows of a tile")                                                                          \
-    X(SIGNAL, PUSH, 0, "signals of tiles")                                                                             \
+    X(SIGNAL, PUSH, 0, "store of h, signals of tiles")                                                                 \
     X(REMAKE, COMPUTE, 0, "gate and up again")                                                                         \
     X(STORE_G_U, COMPUTE, 0, "store of g and u")                                                                       \
     X(GRAD, COMPUTE, 0, "gradient of h")                                                                               \

@@ -34,7 +34,7 @@ enum { MOST_PRINTED = 5, CALLS = 2 };
 
 static uint64_t number_of_case;
 static struct {
-    uint64_t macrobatches, sorted, signalled, summed; /* ranks' calls that had several, a head of both kinds */
+    uint64_t macrobatches, sorted, signalled, summed; /* ranks' calls: several, a head of both kinds, posts, sums */
 } had;
 
 static void note(const made_up_rank &q) {

@@ -17,8 +17,6 @@ inline void wait_until(bool (*over)(const void *object, uint32_t value), const v
 
 FY_DEVICE uint32_t fy_shared_address(const void *p) { return (uint32_t)((const uint8_t *)p - shared_memory); }
 
-/* Nobody here calls these. */
-void fy_group_sync(int number);
-void fy_group_arrive(int number);
+void fy_group_sync(int number); /* nobody here calls it */
 
 #endif

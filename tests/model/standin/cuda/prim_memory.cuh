@@ -27,7 +27,6 @@ FY_DEVICE uint32_t fy_fetch_add_acq_rel_gpu(uint32_t *p, uint32_t v) {
     *p += v;
     return *p - v;
 }
-FY_DEVICE uint32_t fy_fetch_add_release_gpu(uint32_t *p, uint32_t v) { return fy_fetch_add_acq_rel_gpu(p, v); }
 FY_DEVICE void fy_add_release_gpu(uint32_t *p, uint32_t v) { fy_fetch_add_acq_rel_gpu(p, v); }
 FY_DEVICE void fy_add_relaxed_gpu(uint32_t *p, uint32_t v) { fy_fetch_add_acq_rel_gpu(p, v); }
 FY_DEVICE void fy_add_relaxed_sys(uint32_t *p, uint32_t v) { fy_fetch_add_acq_rel_gpu(p, v); }
