@@ -10,7 +10,7 @@
 #               GPU tests and the language model's operations; values against FP64 and equal bits of the kernels,
 #               compute-sanitizer on small cases; the benchmark shapes against FP64, and bits of two ranks against one
 #     torch     forward, and forward + backward, beside NCCL + PyTorch in one loop (where PyTorch is there)
-#     bars      ratios that the layer has to keep (likewise)
+#     bars      ratios that the layer has to keep (likewise), and each weight gradient alone beside the plain product
 #     e2e       end-to-end training beside NCCL + PyTorch, on two GPUs (likewise)
 #     bench     `ferry bench --backend cuda`, all shapes, skews 0 and 1
 #     micro     `ferry bench --micro`, and the test of `ferry bench`, which other programs on its GPUs hold up
@@ -112,7 +112,28 @@ torch() {
     wait
 }
 
+# Of kimi-slice's weight gradients each alone: at least .85 of the plain product with BF16 results, .80 with F32.
+weight_products() {
+    step weight-products 60 "$build/backward_lab" time kimi-slice
+    awk '/^kimi-slice/ {
+        least = $2 == "BF16" ? 0.85 : 0.80
+        parts = split($0, part, "; ")
+        for (i = 1; i <= parts; i++) {
+            if (part[i] !~ /^dW/ || !match(part[i], /[0-9.]+ of plain/)) continue
+            share = substr(part[i], RSTART) + 0
+            kept += share >= least
+            print (share >= least ? "kept   " : "MISSED "), part[i], "(" $2 ", limit >= " least ")"
+        }
+    }
+    END { exit kept != 4 }' "$logs/weight-products.log" || {
+        echo "FAILED  weight-products: not all four are fast enough"
+        : >"$failed"
+    }
+}
+
 bars() {
+    lane 0 weight_products
+    wait
     has_torch bars || return
     lines='^kept|^MISSED|failed:|skipped:'
     for r in $(seq $most_ranks); do
