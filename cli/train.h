@@ -53,8 +53,8 @@ int train_checkpoint_other_text(const train_job *job);
 /* Copies the open checkpoint's tensors into the trainer. */
 void train_checkpoint_restore(const train_job *job, lm_trainer *trainer);
 /* Collective. Rank 0 of node 0 writes the file. The bytes depend on configuration, text, step and the number of nodes
- * alone. */
-int train_checkpoint_save(lm_trainer *trainer, const char *path);
+ * alone. Returns -1 with lm_error() set; *code is an exit code after a message that has been printed. */
+int train_checkpoint_save(lm_trainer *trainer, const char *path, int *code);
 
 /* ---- Several processes that were started apart (train_agree.c) ---- */
 

@@ -186,7 +186,8 @@ void train_checkpoint_restore(const train_job *job, lm_trainer *trainer) {
     trainer->step = job->first_step;
 }
 
-static int write_file(const lm_trainer *trainer, const char *path) {
+/* Returns as train_checkpoint_save does. */
+static int write_file(const lm_trainer *trainer, const char *path, int *code) {
     const lm_model *model = trainer->model;
     const lm_layout *layout = &model->layout;
     size_t count = (size_t)(layout->count * LM_KINDS), values = 0;
@@ -194,15 +195,16 @@ static int write_file(const lm_trainer *trainer, const char *path) {
     safetensors_tensor *tensors = calloc(count, sizeof *tensors);
     tensor_name *names = calloc(count, sizeof *names);
     float *data = malloc(LM_KINDS * values * sizeof(float)), *to = data;
-    int code = tensors && names && data ? 0 : cli_fail("no memory for the checkpoint: %zu values", LM_KINDS * values);
-    for (size_t i = 0; i < count && !code; i++) {
+    int bad = 0;
+    if (!tensors || !names || !data) *code = cli_fail("no memory for the checkpoint: %zu values", LM_KINDS * values);
+    for (size_t i = 0; i < count && !bad && !*code; i++) {
         const lm_tensor *tensor = &layout->tensors[i / LM_KINDS];
         int kind = (int)(i % LM_KINDS);
         names[i] = name_of(tensor, kind);
         tensors[i] =
             (safetensors_tensor){.name = names[i].text, .dtype = SAFETENSORS_F32, .dims = tensor->dims, .data = to};
         memcpy(tensors[i].shape, tensor->shape, sizeof tensor->shape);
-        if (!code && lm_model_read(model, tensor, kind, to)) code = cli_fail("%s", lm_error());
+        bad = lm_model_read(model, tensor, kind, to);
         to += tensor->count;
     }
     metadata m;
@@ -211,19 +213,19 @@ static int write_file(const lm_trainer *trainer, const char *path) {
     digest_of_text(trainer->text, digest);
     put(&m, "text", "%s", digest);
     char error[SAFETENSORS_ERROR_BYTES];
-    if (!code && lm_outer_check(trainer->outer)) code = cli_fail("no checkpoint was written: %s", lm_error());
-    if (!code && safetensors_write(path, tensors, count, m.pairs, m.count, error)) code = cli_fail("%s", error);
+    if (!bad && !*code) bad = lm_outer_check(trainer->outer);
+    if (!bad && !*code && safetensors_write(path, tensors, count, m.pairs, m.count, error))
+        *code = cli_fail("%s", error);
     free(data);
     free(names);
     free(tensors);
-    return code;
+    return bad;
 }
 
-int train_checkpoint_save(lm_trainer *trainer, const char *path) {
+int train_checkpoint_save(lm_trainer *trainer, const char *path, int *code) {
     lm_model *model = trainer->model;
     /* Every rank's experts are up to date before rank 0 reads them, and stay until it has. */
-    if (lm_meet(model, "waiting to write the checkpoint")) return cli_fail("%s", lm_error());
-    int code = model->rank == 0 && model->node == 0 ? write_file(trainer, path) : 0;
-    if (lm_meet(model, "waiting for the checkpoint")) return cli_fail("%s", lm_error());
-    return code;
+    LM_TRY(lm_meet(model, "waiting to write the checkpoint"));
+    if (model->rank == 0 && model->node == 0) LM_TRY(write_file(trainer, path, code));
+    return lm_meet(model, "waiting for the checkpoint");
 }

@@ -46,7 +46,7 @@ static int run_steps(const train_job *job, lm_trainer *trainer, int *code) {
             begin = cli_now_s();
         }
         if (save_every > 0 && trainer->step % save_every == 0 && trainer->step != last) {
-            *code = train_checkpoint_save(trainer, job->options.save);
+            LM_TRY(train_checkpoint_save(trainer, job->options.save, code));
             if (*code) return 0;
         }
     }
@@ -77,7 +77,7 @@ static int train(const train_job *job, ferry_comm *comm, int device, const ferry
     if (*code) return 0;
     LM_TRY(lm_trainer_evaluate(t, lm_trainer_windows(t), &held_out));
     if (talks(t)) train_print_end(job, t, held_out, cli_now_s() - begin);
-    if (job->options.save) *code = train_checkpoint_save(t, job->options.save);
+    if (job->options.save) LM_TRY(train_checkpoint_save(t, job->options.save, code));
     if (job->options.save && !*code && talks(t)) train_print_wrote(job, job->options.save);
     if (job->options.sample && !*code) LM_TRY(sample(job, t));
     if (!*code) lm_outer_finish(t->outer);
