@@ -33,6 +33,7 @@ enum {
     FY_GROUP_TILES = 16,      /* row tiles that share a column of weights before the next column is taken */
     FY_LAST_GROUP_TILES = 4,  /* in the last step: tokens then complete one group after the other */
     FY_PLACE_THREADS = 256,   /* of a block of the place launch */
+    FY_LAY_BLOCKS = 16,       /* of that launch, at most, that lay row tiles, an expert a warp */
     FY_THREADS = 384
 };
 
@@ -96,7 +97,6 @@ typedef struct fy_gpu_state {
     uint32_t take_head, line3[31];
     uint32_t take_sum, line7[31];                      /* parts of complete tokens */
     uint32_t take_share, listed, line8[30];            /* shares of tokens that are looked at; tokens in the list */
-    uint32_t published, line4[31];                     /* blocks of the rank launch that are done */
     uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that are done; rows pulled */
     uint32_t bad_count, bad_slot, line5[30];
 } fy_gpu_state;

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             else if (warp == 1)
                 fy_signal_role(c, shared);
         }
-        fy_sum_role<8, 1>(c);
+        fy_sum_role(c);
     } else {
         fy_registers_take<192>();
         fy_pull_head<KEEP>(c);
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             fy_product_role<KEEP>(c, shared, group - 1);
         else
             fy_pull_role<KEEP>(c);
-        fy_sum_role<8, 2>(c);
+        fy_sum_role(c);
     }
     __syncthreads();
     fy_trace_close(c);

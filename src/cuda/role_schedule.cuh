@@ -3,15 +3,15 @@
  * The schedule, in four small launches.
  *   count   sanitizes ids, counts the experts of each chunk of slots, clears arrived[] and complete[]
  *   rank    gives every slot its position among this rank's slots of the same expert; beside it stages x where others
- *           read it; then publishes to all peers
- *   wait    one block: waits for all peers, gives every expert its blocks and row tiles
- *   place   row <-> slot tables of the rows that come here, row tiles; clears the counters of the compute launch. One
- *           block more lists the product tickets, and one reports to the host and, where the caller wants them, writes
- *           rows of experts and load statistics
+ *           read it
+ *   wait    one block: publishes to all peers, waits for all of them, gives every expert its blocks and row tiles
+ *   place   row <-> slot tables of the rows that come here. Beside it some blocks lay row tiles and clear the counters
+ *           of the compute launch, one lists the product tickets, and one reports to the host and, where the caller
+ *           wants them, writes rows of experts and load statistics
  * Reads: the caller's N, x, ids; peers' published counts, headers and slots.
  * Writes: symmetric tables, local tables, the report page; the caller's expert_rows and load.
  * Waits on: flag[source] of every rank (wait launch alone).
- * Publishes: counts, header, then flag, into every peer (the last block of the rank launch).
+ * Publishes: counts, header, then flag, into every peer (wait launch).
  * Registers: no limit worth stating; blocks of these launches never fill the device.
  */
 #ifndef FERRY_CUDA_ROLE_SCHEDULE_CUH
@@ -88,13 +88,83 @@ FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram) {
     }
 }
 
-/* Into every peer's memory: counts, header, then the flag. `total` is this rank's count of each expert. */
-FY_DEVICE void fy_publish(const fy_gpu_call &c, uint32_t call, const int32_t *total) {
+/* This rank's count of each expert, behind the histograms of its chunks. */
+FY_DEVICE int32_t *fy_totals(const fy_gpu_call &c) {
+    return c.table.histogram + fy_divide_up((int64_t)c.max_tokens * c.slots, FY_CHUNK) * c.experts;
+}
+
+/* An expert's rows in a chunk: those of warp w in byte w. */
+struct alignas(16) fy_warp_rows {
+    uint32_t word[FY_CHUNK / 32 / 4];
+};
+
+static_assert(sizeof(fy_warp_rows) == 16, "a byte for each warp, and one access");
+
+/* Those of warps below `warp`. */
+FY_DEVICE int fy_rows_before(const fy_warp_rows &rows, int warp) {
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < FY_CHUNK / 32 / 4; i++) {
+        int bytes = min(max(warp - 4 * i, 0), 4);
+        uint32_t word = bytes == 4 ? rows.word[i] : rows.word[i] & ((1u << 8 * bytes) - 1);
+        sum += (word & 0xff00ffu) + (word >> 8 & 0xff00ffu);
+    }
+    return (int)((sum & 0xffffu) + (sum >> 16));
+}
+
+/* Shared memory of a block that ranks. */
+FY_RULE size_t fy_rank_bytes(int experts) { return experts * (sizeof(fy_warp_rows) + sizeof(int32_t)); }
+
+/*
+ * The first `blocks` blocks rank, one chunk each, blocks without a chunk too; those behind them stage. `shared`:
+ * fy_rank_bytes.
+ */
+FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int blocks, uint8_t *shared) {
+    uint32_t call = c.table.state->calls + 1;
+    int n = fy_call_tokens(c);
+    int64_t all = (int64_t)n * c.slots, chunk = blockIdx.x;
+    int64_t chunks = all == 0 ? 1 : fy_divide_up(all, FY_CHUNK);
+    if (chunk >= blocks) return fy_stage_tokens(c, chunk - blocks, gridDim.x - blocks);
+    if (chunk >= chunks) return;
+    fy_warp_rows *rows = (fy_warp_rows *)shared;
+    int32_t *before = (int32_t *)(rows + c.experts); /* this chunk's first position of each expert */
+    fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, c.rank, c.at.slots[call & 1]);
+    int64_t slot = chunk * FY_CHUNK + threadIdx.x;
+    int expert = slot < all ? slots[slot].expert : -1, warp = threadIdx.x / 32;
+    for (int e = threadIdx.x; e < c.experts; e += blockDim.x) {
+        before[e] = 0;
+        rows[e] = {};
+    }
+    __syncthreads();
+    uint32_t same = __match_any_sync(0xffffffffu, expert), earlier = same & ((1u << (threadIdx.x & 31)) - 1);
+    if (expert >= 0 && !earlier) ((uint8_t *)&rows[expert])[warp] = (uint8_t)__popc(same);
+    /* Threads that have no expert of their own share the chunks of one. */
+    int parts = c.experts >= (int)blockDim.x ? 1 : blockDim.x / c.experts;
+    for (int i = threadIdx.x; i < c.experts * parts; i += blockDim.x) {
+        int e = i % c.experts, sum = 0;
+#pragma unroll 16
+        for (int64_t k = i / c.experts; k < chunk; k += parts) sum += c.table.histogram[k * c.experts + e];
+        if (parts > 1)
+            atomicAdd(&before[e], sum);
+        else
+            before[e] = sum;
+    }
+    __syncthreads();
+    if (expert >= 0) slots[slot].position = before[expert] + fy_rows_before(rows[expert], warp) + __popc(earlier);
+    if (chunk == chunks - 1)
+        for (int e = threadIdx.x; e < c.experts; e += blockDim.x)
+            fy_totals(c)[e] = before[e] + fy_rows_before(rows[e], FY_CHUNK / 32);
+}
+
+/* One block, when all have ranked and staged: into every peer's memory counts, header, then the flag. One rank alone
+ * needs no flag, for the same block goes on. */
+FY_DEVICE void fy_publish_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
+    uint32_t call = state->calls + 1;
     int parity = call & 1;
     for (int r = 0; r < c.ranks; r++) {
         int32_t *counts = fy_symmetric_at<int32_t>(c, r, c.at.counts[parity]) + (int64_t)c.rank * c.experts;
-        for (int e = threadIdx.x; e < c.experts; e += blockDim.x) counts[e] = __ldcg(&total[e]);
+        for (int e = threadIdx.x; e < c.experts; e += blockDim.x) counts[e] = __ldcg(&fy_totals(c)[e]);
     }
     if (threadIdx.x < c.ranks) {
         fy_gpu_header h;
@@ -105,61 +175,10 @@ FY_DEVICE void fy_publish(const fy_gpu_call &c, uint32_t call, const int32_t *to
         h.bad_id = h.bad_count ? fy_raw_id(c, h.bad_slot) : 0;
         fy_symmetric_at<fy_gpu_header>(c, threadIdx.x, c.at.header[parity])[c.rank] = h;
     }
-    fy_fence_sys();
+    if (c.ranks > 1) fy_fence_sys();
     __syncthreads();
-    if (threadIdx.x < c.ranks)
+    if (c.ranks > 1 && threadIdx.x < c.ranks)
         fy_store_release_sys(fy_symmetric_at<uint32_t>(c, threadIdx.x, c.at.flag) + c.rank, call);
-}
-
-/*
- * The first `blocks` blocks rank, one chunk each, blocks without a chunk too; those behind them stage. `before`: this
- * chunk's first position of each expert.
- */
-FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int blocks, int32_t *before) {
-    fy_gpu_state *state = c.table.state;
-    uint32_t call = state->calls + 1;
-    int n = fy_call_tokens(c);
-    int64_t all = (int64_t)n * c.slots, chunk = blockIdx.x;
-    int64_t chunks = all == 0 ? 1 : fy_divide_up(all, FY_CHUNK);
-    int32_t *total = c.table.histogram + fy_divide_up((int64_t)c.max_tokens * c.slots, FY_CHUNK) * c.experts;
-    if (chunk >= blocks) {
-        fy_stage_tokens(c, chunk - blocks, gridDim.x - blocks);
-    } else if (chunk < chunks) {
-        fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, c.rank, c.at.slots[call & 1]);
-        int64_t slot = chunk * FY_CHUNK + threadIdx.x;
-        int expert = slot < all ? slots[slot].expert : -1;
-        for (int e = threadIdx.x; e < c.experts; e += blockDim.x) before[e] = 0;
-        __syncthreads();
-        /* Threads that have no expert of their own share the chunks of one. */
-        int parts = c.experts >= (int)blockDim.x ? 1 : blockDim.x / c.experts;
-        for (int i = threadIdx.x; i < c.experts * parts; i += blockDim.x) {
-            int e = i % c.experts, sum = 0;
-#pragma unroll 16
-            for (int64_t k = i / c.experts; k < chunk; k += parts) sum += c.table.histogram[k * c.experts + e];
-            if (parts > 1)
-                atomicAdd(&before[e], sum);
-            else
-                before[e] = sum;
-        }
-        /* Warps in order, each from where the one before has left the expert. */
-        uint32_t same = __match_any_sync(0xffffffffu, expert), earlier = same & ((1u << (threadIdx.x & 31)) - 1);
-        for (int warp = 0; warp < (int)blockDim.x / 32; warp++) {
-            __syncthreads();
-            if ((int)threadIdx.x / 32 != warp || expert < 0) continue;
-            slots[slot].position = before[expert] + __popc(earlier);
-            __syncwarp(same);
-            if (!earlier) before[expert] += __popc(same);
-        }
-        __syncthreads();
-        if (chunk == chunks - 1)
-            for (int e = threadIdx.x; e < c.experts; e += blockDim.x) total[e] = before[e];
-    }
-    __shared__ uint32_t last;
-    fy_fence_gpu();
-    __syncthreads();
-    if (threadIdx.x == 0) last = fy_fetch_add_acq_rel_gpu(&state->published, 1) == gridDim.x - 1;
-    __syncthreads();
-    if (last) fy_publish(c, call, total);
 }
 
 /* Exclusive sums over the items of a block of 1,024 threads, one pass of 1,024 items; `carry` goes on. */
@@ -297,44 +316,48 @@ FY_DEVICE int fy_sort_in_head(const int *key, int tiles, int index, fy_gpu_tile 
     return walk;
 }
 
-/* The list of product tickets but for their numbers; one thread. A step is mini_tiles row tiles of one macrobatch. */
-FY_DEVICE void fy_list_units(const fy_gpu_call &c, int tokens, int tiles, int macros) {
+/*
+ * The list of product tickets but for their numbers: a lane's part; how many units there are. A step is mini_tiles row
+ * tiles of one macrobatch and has two units: it is made, and finished when the next step is made, so that h has time to
+ * become complete; but not over a macrobatch's end, behind which steps take the place of those before them in the ring.
+ * The shared expert is made before and finished behind the first step's h.
+ */
+FY_DEVICE int fy_list_units(const fy_gpu_call &c, int lane) {
     fy_gpu_state *state = c.table.state;
-    fy_gpu_unit *unit = c.table.unit;
     const int32_t *macro_tile = c.table.macro_tile;
-    int units = 0;
-    fy_gpu_unit open = {FY_END};
-    auto add = [&](int kind, int first, int count) {
+    int tokens = state->tokens, tiles = state->tiles, mini = c.mini_tiles, units = 0;
+    auto put = [&](int at, int kind, int first, int count) {
         fy_gpu_unit u = {kind, first, count, FY_GROUP_TILES};
-        unit[units++] = u;
+        c.table.unit[at] = u;
     };
-    if (c.shared > 0 && tokens > 0) {
-        int count = fy_parts(tokens, FY_TILE_M);
-        add(FY_SHARED_MAKE, 0, count);
-        open.kind = FY_SHARED_FINISH;
-        open.tiles = count;
+    int shared_tiles = c.shared > 0 ? fy_parts(tokens, FY_TILE_M) : 0;
+    fy_gpu_unit open = {shared_tiles > 0 ? FY_SHARED_FINISH : FY_END, 0, shared_tiles}; /* what is made, not finished */
+    if (shared_tiles > 0) {
+        if (lane == 0) put(0, FY_SHARED_MAKE, 0, shared_tiles);
+        units = 1;
     }
-    for (int m = macros - 1; m >= 0; m--) {
-        int walked = tiles - macro_tile[m + 1];
-        int count = macro_tile[m + 1] - macro_tile[m];
-        for (int f = 0; f < count; f += c.mini_tiles) {
-            int n = count - f < c.mini_tiles ? count - f : c.mini_tiles;
-            /* The next step is made before this one is finished, so that h has time to become complete; but not over a
-             * macrobatch's end, behind which steps take the place of those before them in the ring. */
-            bool make_first = f > 0 || open.kind != FY_FINISH;
-            if (open.kind != FY_END && !make_first) add(open.kind, open.first_tile, open.tiles);
-            add(FY_MAKE, walked + f, n);
-            if (open.kind != FY_END && make_first) add(open.kind, open.first_tile, open.tiles);
-            open.kind = FY_FINISH;
-            open.first_tile = walked + f;
-            open.tiles = n;
+    for (int m = state->macrobatches - 1; m >= 0; m--) {
+        int walked = tiles - macro_tile[m + 1], count = macro_tile[m + 1] - macro_tile[m];
+        int steps = fy_parts(count, mini), finishes = open.kind != FY_END; /* before the second step */
+        for (int s = lane; s < steps; s += 32) {
+            int first = s * mini, at = units + (s == 0 ? open.kind == FY_FINISH : 2 * s + finishes - 1);
+            put(at, FY_MAKE, walked + first, min(count - first, mini));
+            if (s > 0) put(at + 1, FY_FINISH, walked + first - mini, mini);
         }
+        if (finishes && lane == 0) put(units + (open.kind != FY_FINISH), open.kind, open.first_tile, open.tiles);
+        units += 2 * steps + finishes - 1;
+        int last = (steps - 1) * mini;
+        open = {FY_FINISH, walked + last, count - last};
     }
-    if (open.kind != FY_END) add(open.kind, open.first_tile, open.tiles);
-    if (units > 0) unit[units - 1].group = FY_LAST_GROUP_TILES;
-    add(FY_END, 0, 0);
-    state->units = units - 1;
-    state->steps = (units - 1) / 2 - (c.shared > 0 && tokens > 0); /* a step has two units */
+    int all = units + (open.kind != FY_END);
+    if (lane == 0) {
+        open.group = FY_LAST_GROUP_TILES;
+        if (all > units) c.table.unit[units] = open;
+        put(all, FY_END, 0, 0);
+        state->units = all;
+        c.page->steps = state->steps = all / 2 - (shared_tiles > 0);
+    }
+    return all;
 }
 
 /*
@@ -468,7 +491,7 @@ FY_DEVICE void fy_report_load(const fy_gpu_call &c, uint32_t call) {
     *c.load = l;
 }
 
-/* One block of 1,024 threads. */
+/* One block of 1,024 threads, that of fy_publish_role. */
 FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     __shared__ int warp_sums[33], carry_blocks, carry_tiles, failed;
     fy_gpu_state *state = c.table.state;
@@ -476,7 +499,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     if (threadIdx.x == 0) carry_blocks = carry_tiles = failed = 0;
     fy_trace_launch_begin(c, FY_LAUNCH_WAIT);
     __syncthreads();
-    if (threadIdx.x < c.ranks) {
+    if (c.ranks > 1 && threadIdx.x < c.ranks) {
         const uint32_t *flag = fy_symmetric_at<uint32_t>(c, c.rank, c.at.flag) + threadIdx.x;
         if (!fy_await<true>(c, flag, call, FY_AT_ENTER, threadIdx.x, c.enter_timeout_ns)) failed = 1;
     }
@@ -493,7 +516,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
         state->tokens = failed ? 0 : *c.tokens;
         state->take_product[0] = state->take_product[FY_LINE_WORDS] = 0;
         state->take_pull = state->take_head = state->take_sum = state->take_share = state->listed = 0;
-        state->published = state->bad_count = 0;
+        state->bad_count = 0;
         state->finished = state->pulls = state->remote_pulls = 0;
         state->bad_slot = 0xffffffffu;
     }
@@ -523,13 +546,14 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     if (threadIdx.x == 0) {
         c.table.first_block[c.local_experts] = blocks;
         c.table.first_tile[c.local_experts] = tiles;
+        c.table.macro_tile[0] = 0;
         c.table.macro_tile[macros] = tiles;
         state->blocks = blocks;
         state->tiles = tiles;
         state->macrobatches = macros;
     }
     __syncthreads();
-    for (int m = threadIdx.x; m < macros; m += blockDim.x) {
+    for (int m = 1 + threadIdx.x; m < macros; m += blockDim.x) {
         int block = m * c.ring_blocks;
         int e = fy_find(c.table.first_block, c.local_experts, block);
         c.table.macro_tile[m] =
@@ -541,22 +565,21 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
 /* The list of tickets, and the tiles of a sorted head: one block, beside those that place. */
 FY_DEVICE void fy_list_role(const fy_gpu_call &c) {
     __shared__ int key[FY_HEAD_SORTED];
-    const fy_gpu_state *state = c.table.state;
     fy_head head = fy_head_of(c);
     static_assert(32 + FY_HEAD_SORTED <= FY_PLACE_THREADS, "a thread sorts a tile");
     int index = (int)threadIdx.x - 32, expert; /* the first warp has the tickets */
     bool sorts = fy_head_is_sorted(c) && index >= 0 && index < head.end - head.first;
     fy_gpu_tile tile;
-    if (threadIdx.x == 0) {
-        fy_list_units(c, state->tokens, state->tiles, state->macrobatches);
-        c.page->steps = state->steps;
+    if (threadIdx.x < 32) {
+        int units = fy_list_units(c, threadIdx.x);
+        __syncwarp();
+        fy_number_tickets(c, units);
     } else if (sorts) {
         fy_tile_place p = fy_place_of_tile(c, head.first + index, &expert);
         tile = fy_lay_tile(c, index, expert, p);
         key[index] = fy_head_key(c, expert, tile);
     }
     __syncthreads();
-    if (threadIdx.x < 32) fy_number_tickets(c, state->units);
     if (sorts) {
         int walk = fy_sort_in_head(key, head.end - head.first, index, &tile);
         c.table.tile[walk] = tile;
@@ -610,31 +633,57 @@ FY_DEVICE void fy_place_slots(const fy_gpu_call &c, int from, int64_t thread, in
     }
 }
 
-/* `blocks` blocks. */
+/* All slots of all ranks, by the first `blocks` blocks. */
 FY_DEVICE void fy_place_role(const fy_gpu_call &c, int blocks) {
-    fy_gpu_state *state = c.table.state;
-    int64_t thread = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, threads = (int64_t)blocks * blockDim.x;
     /* Ranks side by side, so that nobody's slots are waited for after another's. */
     int teams = min(c.ranks, blocks), team = (int)blockIdx.x % teams, size = (blocks - team + teams - 1) / teams;
     for (int r = team; r < c.ranks; r += teams)
         fy_place_slots(c, (c.rank + r) % c.ranks, blockIdx.x / teams * (int64_t)blockDim.x + threadIdx.x,
                        (int64_t)size * blockDim.x);
-    int tiles = state->tiles;
+}
+
+/* Blocks that lay the tiles of so many experts. */
+FY_RULE int fy_lay_blocks(int local_experts) {
+    int blocks = (local_experts * 32 + FY_PLACE_THREADS - 1) / FY_PLACE_THREADS;
+    return blocks < 1 ? 1 : blocks > FY_LAY_BLOCKS ? (int)FY_LAY_BLOCKS : blocks;
+}
+
+/* Row tiles, a warp for the tiles of an expert, and zeros for the counters of the compute launch; `blocks` blocks, this
+ * one number `block`. */
+FY_DEVICE void fy_lay_role(const fy_gpu_call &c, int block, int blocks) {
+    fy_gpu_state *state = c.table.state;
+    int thread = block * (int)blockDim.x + (int)threadIdx.x, threads = blocks * (int)blockDim.x;
+    int shared_blocks = c.shared > 0 ? (int)fy_divide_up(state->tokens, FY_BLOCK_ROWS) : 0;
+    for (int b = thread; b < state->blocks; b += threads) c.table.pulled[b] = c.table.made[b] = c.table.sent[b] = 0;
+    for (int b = thread; b < shared_blocks; b += threads)
+        c.table.made[c.max_blocks + b] = c.table.sent[c.max_blocks + b] = 0;
     fy_head head = fy_head_of(c);
     if (thread == 0) fy_mark_head(c, head);
-    for (int64_t t = thread; t < tiles; t += threads) {
-        int expert;
-        fy_tile_place p = fy_place_of_tile(c, (int)t, &expert);
-        int m = (int)(p.block / c.ring_blocks);
-        int walk = tiles - c.table.macro_tile[m + 1] + (int)t - c.table.macro_tile[m];
-        if (t < head.first || t >= head.end || !fy_head_is_sorted(c))
-            c.table.tile[walk] = fy_lay_tile(c, walk, expert, p);
-        if (t == head.end) state->head_end = (int)p.block * FY_BLOCK_ROWS;
+    for (int e = thread / 32; e < c.local_experts; e += threads / 32) {
+        int first = c.table.first_tile[e], end = c.table.first_tile[e + 1], first_block = c.table.first_block[e],
+            end_block = c.table.first_block[e + 1];
+        for (int t = first + thread % 32; t < end; t += 32) {
+            fy_tile_place p = fy_tile_at(first_block, end_block, c.ring_blocks, t - first);
+            int m = (int)(p.block / c.ring_blocks),
+                walk = state->tiles - c.table.macro_tile[m + 1] + t - c.table.macro_tile[m];
+            if (t < head.first || t >= head.end || !fy_head_is_sorted(c))
+                c.table.tile[walk] = fy_lay_tile(c, walk, e, p);
+            if (t == head.end) state->head_end = (int)p.block * FY_BLOCK_ROWS;
+        }
     }
-    int shared_blocks = c.shared > 0 ? (int)fy_divide_up(state->tokens, FY_BLOCK_ROWS) : 0;
-    for (int64_t b = thread; b < state->blocks; b += threads) c.table.pulled[b] = c.table.made[b] = c.table.sent[b] = 0;
-    for (int64_t b = thread; b < shared_blocks; b += threads)
-        c.table.made[c.max_blocks + b] = c.table.sent[c.max_blocks + b] = 0;
+}
+
+/* What a block of the place launch does: the last ones lay tiles, list and report. */
+FY_DEVICE void fy_place_block(const fy_gpu_call &c) {
+    int lay = fy_lay_blocks(c.local_experts), place = (int)gridDim.x - lay - 2, block = blockIdx.x;
+    if (block < place)
+        fy_place_role(c, place);
+    else if (block < place + lay)
+        fy_lay_role(c, block - place, lay);
+    else if (block == place + lay)
+        fy_list_role(c);
+    else
+        fy_report_role(c);
 }
 
 #endif
