@@ -10,8 +10,8 @@
  *           wants them, writes rows of experts and load statistics
  * Reads: the caller's N, x, ids; peers' published counts, headers and slots.
  * Writes: symmetric tables, local tables, the report page; the caller's expert_rows and load.
- * Waits on: flag[source] of every rank (wait launch alone).
- * Publishes: counts, header, then flag, into every peer (wait launch).
+ * Waits on: flag[source] of every rank (wait launch alone; not where there is one rank).
+ * Publishes: counts, header, then flag, into every peer (likewise).
  * Registers: no limit worth stating; blocks of these launches never fill the device.
  */
 #ifndef FERRY_CUDA_ROLE_SCHEDULE_CUH
