@@ -4,7 +4,8 @@
 #define FERRY_CUDA_KERNEL_SCHEDULE_CUH
 
 #include "cuda/launch.cuh"
-#include "cuda/role_schedule.cuh"
+#include "cuda/role_place.cuh"
+#include "cuda/role_wait.cuh"
 
 template <int TRACE>
 __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constant__ fy_gpu_call c) {

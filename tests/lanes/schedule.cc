@@ -3,7 +3,8 @@
  * next one. */
 #include "checks.h"
 
-#include "cuda/role_schedule.cuh"
+#include "cuda/role_place.cuh"
+#include "cuda/role_wait.cuh"
 #include "random.h"
 
 static void run_rank_launch(made_up_rank &q) {

@@ -3,7 +3,7 @@
 #include "layer.h"
 
 #include "cuda/block_backward.cuh"
-#include "cuda/role_schedule.cuh"
+#include "cuda/role_list.cuh"
 #include "random.h"
 #include "scheduler.h"
 
