@@ -25,7 +25,7 @@ enum {
     FY_TILE_K = 64, /* one step along the contraction: 128 bytes, one swizzle row */
     FY_STAGES = 4,
     FY_CHUNK = 512,           /* slots that one block of the schedule sorts */
-    FY_SUM_COLUMNS = 1024,    /* of a token: the unit of summing */
+    FY_SUM_COLUMNS = 2048,    /* of a token: the unit of summing */
     FY_PULL_ROWS = 4,         /* rows of a pull ticket */
     FY_HEAD_ROWS = 2,         /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head of one rank alone is as many steps as have so many bytes, at least one */
@@ -97,7 +97,7 @@ typedef struct fy_gpu_state {
     uint32_t take_head, line3[31];
     uint32_t take_sum, line7[31];                      /* parts of complete tokens */
     uint32_t take_share, listed, line8[30];            /* shares of tokens that are looked at; tokens in the list */
-    uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that are done; rows pulled */
+    uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that pull no more; rows pulled */
     uint32_t bad_count, bad_slot, line5[30];
 } fy_gpu_state;
 

@@ -20,7 +20,7 @@
 enum {
     FY_SUM_ROWS = FY_TRACE ? 4 : 8,   /* that a warp has in flight at once, */
     FY_SUM_CHUNKS = FY_TRACE ? 1 : 2, /* so many times 512 bytes of each */
-    FY_SUM_REST_NS = 1024             /* between two looks at the list */
+    FY_SUM_REST_NS = 512              /* between two looks at the list */
 };
 
 FY_DEVICE void fy_add_weighted(float (&acc)[8], const uint4 &row, float weight) {
