@@ -17,8 +17,7 @@
 #define FERRY_CUDA_ROLE_SCHEDULE_BACKWARD_CUH
 
 #include "cuda/block_backward.cuh"
-#include "cuda/role_wait.cuh"
-#include "cuda/tiles.cuh"
+#include "cuda/role_schedule.cuh"
 
 typedef struct fy_span {
     int64_t first, step;
