@@ -49,6 +49,7 @@ typedef struct fy_block {
     uint64_t posted[2], taken[2]; /* of a warpgroup */
     fy_post post[2];
     fy_work work[FY_WORKS];
+    uint32_t pulled; /* warps that pull no more */
 } fy_block;
 
 /* Where a block's description, which begins with its barriers, is in shared memory. */

@@ -25,7 +25,7 @@ enum {
     FY_TILE_K = 64, /* one step along the contraction: 128 bytes, one swizzle row */
     FY_STAGES = 4,
     FY_CHUNK = 512,           /* slots that one block of the schedule sorts */
-    FY_SUM_COLUMNS = 1024,    /* of a token: the unit of summing */
+    FY_SUM_COLUMNS = 2048,    /* of a token: the unit of summing */
     FY_PULL_ROWS = 4,         /* rows of a pull ticket */
     FY_HEAD_ROWS = 2,         /* at the head of the walk, where all warps pull */
     FY_HEAD_BYTES = 48 << 20, /* the head of one rank alone is as many steps as have so many bytes, at least one */
@@ -33,6 +33,7 @@ enum {
     FY_GROUP_TILES = 16,      /* row tiles that share a column of weights before the next column is taken */
     FY_LAST_GROUP_TILES = 4,  /* in the last step: tokens then complete one group after the other */
     FY_PLACE_THREADS = 256,   /* of a block of the place launch */
+    FY_LAY_BLOCKS = 64,       /* of that launch, at most, that lay row tiles, an expert a warp */
     FY_THREADS = 384
 };
 
@@ -96,8 +97,7 @@ typedef struct fy_gpu_state {
     uint32_t take_head, line3[31];
     uint32_t take_sum, line7[31];                      /* parts of complete tokens */
     uint32_t take_share, listed, line8[30];            /* shares of tokens that are looked at; tokens in the list */
-    uint32_t published, line4[31];                     /* blocks of the rank launch that are done */
-    uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that are done; rows pulled */
+    uint32_t finished, pulls, remote_pulls, line6[29]; /* blocks of the compute launch that pull no more; rows pulled */
     uint32_t bad_count, bad_slot, line5[30];
 } fy_gpu_state;
 
@@ -137,7 +137,7 @@ typedef struct fy_gpu_page {
 /* Offsets within a rank's symmetric memory. Tables are double: a rank may be one call ahead of a peer. */
 typedef struct fy_gpu_symmetric {
     uint64_t abort;     /* u32 */
-    uint64_t flag;      /* u32 [ranks]: the last call that rank published */
+    uint64_t flag;      /* u32 [ranks]: the last call that rank published; a lone rank's forwards do without */
     uint64_t header[2]; /* fy_gpu_header [ranks] */
     uint64_t counts[2]; /* i32 [ranks][experts] */
     uint64_t slots[2];  /* fy_gpu_slot [max_tokens * slots]; the owner's */
@@ -150,7 +150,7 @@ typedef struct fy_gpu_symmetric {
 /* Local device memory. */
 typedef struct fy_gpu_tables {
     fy_gpu_state *state;
-    int32_t *histogram;    /* [chunks][experts] */
+    int32_t *histogram;    /* [chunks + 1][experts]: of each chunk, and of all */
     uint8_t *side;         /* [FY_GPU_MAX_SMS] of the cache (rules/side.h) */
     int32_t *expert_local; /* [experts]: index here, or -1 */
     int32_t *expert_rank;  /* [experts] */

@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     if (threadIdx.x == 0) {
         fy_open_stages(block->full, block->empty);
         fy_open_posts(block);
+        block->pulled = 0;
         fy_barrier_init_fence();
     }
     fy_trace_open(c);
@@ -40,31 +41,24 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
             if (threadIdx.x == 0 && !apart) fy_load_role<KEEP>(c, shared);
             __syncwarp();
         } else {
+            bool pulls = apart || (c.comm_sms == 0 && warp >= 2 && warp < 2 + c.comm_warps);
             fy_pull_head<KEEP>(c);
             if (warp == 3) fy_collect_role(c); /* which does not pull where only one does */
-            if (apart || (c.comm_sms == 0 && warp >= 2 && warp < 2 + c.comm_warps))
-                fy_pull_role<KEEP>(c);
-            else if (warp == 1)
-                fy_signal_role(c, shared);
+            if (pulls) fy_pull_role<KEEP>(c);
+            fy_end_pulls(c, block);
+            if (!pulls && warp == 1) fy_signal_role(c, shared);
         }
-        fy_sum_role<8, 1>(c);
+        fy_sum_role(c);
     } else {
         fy_registers_take<192>();
         fy_pull_head<KEEP>(c);
-        if (!apart)
-            fy_product_role<KEEP>(c, shared, group - 1);
-        else
-            fy_pull_role<KEEP>(c);
-        fy_sum_role<8, 2>(c);
+        if (apart) fy_pull_role<KEEP>(c);
+        fy_end_pulls(c, block);
+        if (!apart) fy_product_role<KEEP>(c, shared, group - 1);
+        fy_sum_role(c);
     }
     __syncthreads();
     fy_trace_close(c);
-    fy_gpu_state *state = c.table.state;
-    if (threadIdx.x == 0 && fy_fetch_add_acq_rel_gpu(&state->finished, 1) == gridDim.x - 1) {
-        volatile fy_gpu_page *page = c.page;
-        page->remote_pulls = __ldcg(&state->remote_pulls);
-        page->pulls = __ldcg(&state->pulls) + page->remote_pulls;
-    }
 }
 
 template <int TRACE>

@@ -4,7 +4,8 @@
 #define FERRY_CUDA_KERNEL_SCHEDULE_CUH
 
 #include "cuda/launch.cuh"
-#include "cuda/role_schedule.cuh"
+#include "cuda/role_place.cuh"
+#include "cuda/role_wait.cuh"
 
 template <int TRACE>
 __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constant__ fy_gpu_call c) {
@@ -17,17 +18,19 @@ __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constan
 
 template <int TRACE>
 __global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c, int blocks) {
-    extern __shared__ int32_t before[];
+    extern __shared__ __align__(16) uint8_t rank_memory[];
     cudaGridDependencySynchronize();
     cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_begin(c, FY_LAUNCH_RANK);
-    fy_rank_role(c, blocks, before);
+    fy_rank_role(c, blocks, rank_memory);
     fy_trace_launch_end(c, FY_LAUNCH_RANK);
 }
 
 template <int TRACE>
 __global__ void __launch_bounds__(1024) fy_wait_kernel(const __grid_constant__ fy_gpu_call c) {
     cudaGridDependencySynchronize();
+    fy_publish_role(c);
+    fy_trace_launch_end(c, FY_LAUNCH_RANK);
     fy_wait_role(c);
 }
 
@@ -36,10 +39,8 @@ __global__ void __launch_bounds__(FY_PLACE_THREADS) fy_place_kernel(const __grid
     cudaGridDependencySynchronize();
     cudaTriggerProgrammaticLaunchCompletion();
     if (c.table.state->skip) return;
-    if (blockIdx.x == gridDim.x - 1) return fy_list_role(c);
-    if (blockIdx.x == gridDim.x - 2) return fy_report_role(c);
     fy_trace_launch_begin(c, FY_LAUNCH_PLACE);
-    fy_place_role(c, gridDim.x - 2);
+    fy_place_block(c);
     fy_trace_launch_end(c, FY_LAUNCH_PLACE);
 }
 
@@ -50,10 +51,12 @@ static cudaError_t fy_launch_schedule_as(const fy_gpu_call *c, int sms, fy_launc
     size_t experts = (size_t)c->experts * sizeof(int32_t);
     cudaError_t error = fy_launch(to, fy_count_kernel<TRACE>, 2 * sms, FY_CHUNK, experts, false, *c);
     if (error == cudaSuccess)
-        error = fy_launch(to, fy_rank_kernel<TRACE>, chunks + (c->staged ? 2 * sms : 0), FY_CHUNK, experts, true, *c,
-                          chunks);
+        error = fy_launch(to, fy_rank_kernel<TRACE>, chunks + (c->staged ? 2 * sms : 0), FY_CHUNK,
+                          fy_rank_bytes(c->experts), true, *c, chunks);
     if (error == cudaSuccess) error = fy_launch(to, fy_wait_kernel<TRACE>, 1, 1024, 0, true, *c);
-    if (error == cudaSuccess) error = fy_launch(to, fy_place_kernel<TRACE>, sms + 2, FY_PLACE_THREADS, 0, true, *c);
+    int others = fy_lay_blocks(c->local_experts) + 2;
+    if (error == cudaSuccess)
+        error = fy_launch(to, fy_place_kernel<TRACE>, sms + others, FY_PLACE_THREADS, 0, true, *c);
     return error;
 }
 
@@ -67,7 +70,8 @@ static cudaError_t fy_load_schedule_as(void) {
         cudaError_t error = cudaFuncGetAttributes(&a, k);
         if (error != cudaSuccess) return error;
     }
-    return cudaSuccess;
+    return cudaFuncSetAttribute(fy_rank_kernel<TRACE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)fy_rank_bytes(FY_GPU_MAX_EXPERTS));
 }
 
 #endif

@@ -37,7 +37,7 @@ static ferry_status check_shape(const fy_shape *s) {
 
 void fy_gpu_choose_rows(fy_shape *s, int sms) {
     const int64_t tile = FY_TILE_BLOCKS * FY_BLOCK_ROWS;
-    if (s->minibatch_rows == 0) s->minibatch_rows = fy_step_rows(sms, s->hidden, s->intermediate);
+    if (s->minibatch_rows == 0) s->minibatch_rows = fy_step_rows(sms, s->nranks, s->hidden, s->intermediate);
     s->minibatch_rows = fy_divide_up(s->minibatch_rows, tile) * tile;
 }
 

@@ -57,6 +57,8 @@ FY_DEVICE uint32_t fy_fetch_add_release_gpu(uint32_t *p, uint32_t v) {
     return old;
 }
 
+FY_DEVICE void fy_fence_block(void) { asm volatile("fence.acq_rel.cta;" ::: "memory"); }
+
 FY_DEVICE void fy_fence_gpu(void) { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 FY_DEVICE void fy_fence_sys(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }

@@ -19,7 +19,7 @@ enum {
     FY_LOOKS = 8, /* of a lane, on their way at once */
     FY_LOOK_TOKENS = 32 * FY_LOOKS,
     FY_SHARE_BLOCKS = 4, /* the least blocks for one warp that looks */
-    FY_LOOK_REST_NS = 512
+    FY_LOOK_REST_NS = 256
 };
 
 /* Lists tokens first + 32 i + lane for the bits i of `mine`; what was stored for them is then known to whoever reads

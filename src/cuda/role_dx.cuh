@@ -44,7 +44,9 @@ FY_DEVICE void fy_push_signal(const fy_gpu_call &c, uint64_t arrived, int counte
     if (lane == 0) before = fy_fetch_add_release_gpu(&c.table.sent[counter], 1);
     before = __shfl_sync(0xffffffffu, before, 0);
     if (before + 1 != all) return;
-    fy_fence_sys(); /* what the others have released is then before this */
+    fy_fence_sys(); /* what the others have released is then before what every lane tells */
+    __syncwarp();
+    fy_fence_sys();
     fy_tell_owners(c, arrived, counter, row, rows, lane);
 }
 

@@ -10,6 +10,7 @@
  * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
  *           the head.
  * Publishes: pulled[block], rows, padding included; all rows of a ticket behind one fence, since each waits for stores.
+ *            To the host, how many rows were pulled.
  * Registers: the producer warpgroup's 120: twice eight 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
@@ -173,6 +174,23 @@ FY_DEVICE void fy_pull_role(const fy_gpu_call &c) {
     int alone = c.fan_out && c.slots <= 32 ? state->all_head_tiles * per_tile : head + all;
     while ((ticket = head + fy_take(&c.table.state->take_pull, all, lane)) >= head)
         if (!fy_pull_ticket<FY_PULL_ROWS, KEEP>(c, ticket, ticket >= alone, lane)) return;
+}
+
+/*
+ * By each warp but the loading one, when it pulls no more. The last one of all blocks tells the host how many rows were
+ * pulled: long before the launch ends, which would have to wait for what is on its way to the host.
+ */
+FY_DEVICE void fy_end_pulls(const fy_gpu_call &c, fy_block *block) {
+    const uint32_t warps = FY_THREADS / 32 - 1;
+    if (threadIdx.x % 32 != 0) return; /* this lane has counted the warp's */
+    fy_fence_block();
+    if (atomicAdd(&block->pulled, 1u) + 1 != warps) return;
+    fy_fence_block();
+    fy_gpu_state *state = c.table.state;
+    if (fy_fetch_add_acq_rel_gpu(&state->finished, 1) != gridDim.x - 1) return;
+    volatile fy_gpu_page *page = c.page;
+    page->remote_pulls = __ldcg(&state->remote_pulls);
+    page->pulls = __ldcg(&state->pulls) + page->remote_pulls;
 }
 
 #endif

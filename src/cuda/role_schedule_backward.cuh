@@ -17,7 +17,8 @@
 #define FERRY_CUDA_ROLE_SCHEDULE_BACKWARD_CUH
 
 #include "cuda/block_backward.cuh"
-#include "cuda/role_schedule.cuh"
+#include "cuda/role_wait.cuh"
+#include "cuda/tiles.cuh"
 
 typedef struct fy_span {
     int64_t first, step;

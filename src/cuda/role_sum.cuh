@@ -7,7 +7,8 @@
  * Writes: out.
  * Waits on: complete[n], the n-th token that has become complete.
  * Publishes: nothing; the end of the launch is the signal.
- * Registers: within the producer warpgroup's 120 with eight loads in flight, the consumers' 192 with 16.
+ * Registers: within the producer warpgroup's 120, and the consumers' 192, with 16 loads in flight: what is left of the
+ *            sums when the products end is in nobody's shadow, so as many as fit. (A trace takes registers.)
  */
 #ifndef FERRY_CUDA_ROLE_SUM_CUH
 #define FERRY_CUDA_ROLE_SUM_CUH
@@ -16,7 +17,11 @@
 #include "cuda/role_schedule.cuh"
 #include "cuda/trace.cuh"
 
-enum { FY_SUM_REST_NS = 1024 }; /* between two looks at the list */
+enum {
+    FY_SUM_ROWS = FY_TRACE ? 4 : 8,   /* that a warp has in flight at once, */
+    FY_SUM_CHUNKS = FY_TRACE ? 1 : 2, /* so many times 512 bytes of each */
+    FY_SUM_REST_NS = 512              /* between two looks at the list */
+};
 
 FY_DEVICE void fy_add_weighted(float (&acc)[8], const uint4 &row, float weight) {
     const uint32_t part[4] = {row.x, row.y, row.z, row.w};
@@ -54,47 +59,51 @@ FY_DEVICE fy_sum_slots fy_look_at_slots(const fy_gpu_call &c, int token, int lan
 }
 
 /* Columns [begin, end) of a token, in units of 8. */
-template <int BATCH, int CHUNKS>
 FY_DEVICE void fy_sum_token(const fy_gpu_call &c, int token, int begin, int end, int lane) {
     const fy_sum_slots s = fy_look_at_slots(c, token, lane);
     int row16 = c.hidden / 8;
     const uint4 *y = fy_symmetric_at<const uint4>(c, c.rank, c.at.y) + (int64_t)token * c.slots * row16;
     const uint4 *shared = (const uint4 *)c.table.shared_y + (int64_t)token * row16;
     uint32_t present = __ballot_sync(0xffffffffu, s.has);
-    for (int i = begin + lane; i - lane < end; i += 32 * CHUNKS) {
-        float acc[CHUNKS][8] = {};
+#pragma unroll 1
+    for (int i = begin + lane; i - lane < end; i += 32 * FY_SUM_CHUNKS) {
+        float acc[FY_SUM_CHUNKS][8] = {};
 #pragma unroll
-        for (int h = 0; h < CHUNKS; h++) {
+        for (int h = 0; h < FY_SUM_CHUNKS; h++) {
             if (c.shared == 0 || i + 32 * h >= end) continue;
             uint4 v = __ldcg(shared + i + 32 * h);
             fy_widen(acc[h], v);
         }
-        for (int k0 = 0; k0 < c.slots; k0 += BATCH) {
-            uint4 v[CHUNKS][BATCH];
+#pragma unroll 1
+        for (int k0 = 0; k0 < c.slots; k0 += FY_SUM_ROWS) {
+            uint4 v[FY_SUM_CHUNKS][FY_SUM_ROWS];
             uint32_t has = present >> (k0 & 31);
             if (k0 >= 32) {
                 has = 0;
-                for (int b = 0; b < BATCH; b++)
+#pragma unroll 1
+                for (int b = 0; b < FY_SUM_ROWS; b++)
                     if (k0 + b < c.slots && s.slot[k0 + b].expert >= 0) has |= 1u << b;
             }
+            const uint4 *from = y + (int64_t)k0 * row16 + i;
 #pragma unroll
-            for (int b = 0; b < BATCH; b++)
+            for (int b = 0; b < FY_SUM_ROWS; b++) {
 #pragma unroll
-                for (int h = 0; h < CHUNKS; h++)
-                    if ((has >> b & 1) && i + 32 * h < end)
-                        v[h][b] = __ldcg(y + (int64_t)(k0 + b) * row16 + i + 32 * h);
+                for (int h = 0; h < FY_SUM_CHUNKS; h++)
+                    if ((has >> b & 1) && i + 32 * h < end) v[h][b] = __ldcg(from + 32 * h);
+                from += row16;
+            }
 #pragma unroll
-            for (int b = 0; b < BATCH; b++) {
+            for (int b = 0; b < FY_SUM_ROWS; b++) {
                 float w = __shfl_sync(0xffffffffu, s.weight, (k0 + b) & 31);
                 if (!(has >> b & 1)) continue;
                 if (k0 >= 32) w = c.weights[(int64_t)token * c.slots + k0 + b];
 #pragma unroll
-                for (int h = 0; h < CHUNKS; h++)
+                for (int h = 0; h < FY_SUM_CHUNKS; h++)
                     if (i + 32 * h < end) fy_add_weighted(acc[h], v[h][b], w);
             }
         }
 #pragma unroll
-        for (int h = 0; h < CHUNKS; h++)
+        for (int h = 0; h < FY_SUM_CHUNKS; h++)
             if (i + 32 * h < end)
                 __stcs((uint4 *)(c.out + token * c.out_stride) + i + 32 * h,
                        make_uint4(fy_pack(acc[h][0], acc[h][1]), fy_pack(acc[h][2], acc[h][3]),
@@ -102,11 +111,7 @@ FY_DEVICE void fy_sum_token(const fy_gpu_call &c, int token, int begin, int end,
     }
 }
 
-/*
- * A ticket is a part of the columns of the n-th token of the list. BATCH rows of CHUNKS times 512 bytes are in flight
- * at once, as the warp's registers allow.
- */
-template <int BATCH, int CHUNKS>
+/* A ticket is a part of the columns of the n-th token of the list. */
 FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
     fy_gpu_state *state = c.table.state;
     int lane = threadIdx.x & 31, parts = (int)fy_divide_up(c.hidden, FY_SUM_COLUMNS), units = state->tokens * parts;
@@ -119,7 +124,7 @@ FY_DEVICE void fy_sum_role(const fy_gpu_call &c) {
         fy_trace_next(FY_MARK_TOKENS, -1);
         if (!__all_sync(0xffffffffu, there)) return;
         int token = (int)fy_load_relaxed(entry) - 1, begin = unit % parts * (FY_SUM_COLUMNS / 8);
-        fy_sum_token<BATCH, CHUNKS>(c, token, begin, min(begin + FY_SUM_COLUMNS / 8, c.hidden / 8), lane);
+        fy_sum_token(c, token, begin, min(begin + FY_SUM_COLUMNS / 8, c.hidden / 8), lane);
         fy_trace_end(0, FY_MARK_SUM);
         unit = fy_take(&state->take_sum, units, lane);
     }

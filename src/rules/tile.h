@@ -48,12 +48,13 @@ FY_RULE int64_t fy_two_wave_rows(int64_t workers, int64_t hidden, int64_t interm
 }
 
 /*
- * Rows of a step by rule: two waves where the narrower product is wide, one where it is narrow - there the rows in
- * flight at the end, whose sums nothing hides, weigh more than weights that are read once more.
+ * Rows of a step by rule: two waves, but one where the narrower product is narrow and rows come from peers - there the
+ * first step's rows are long on the links, and the rows in flight at the end, whose sums nothing hides, weigh more than
+ * weights that are read once more.
  */
-FY_RULE int64_t fy_step_rows(int64_t workers, int64_t hidden, int64_t intermediate) {
+FY_RULE int64_t fy_step_rows(int64_t workers, int64_t ranks, int64_t hidden, int64_t intermediate) {
     int64_t two = fy_two_wave_rows(workers, hidden, intermediate);
-    return hidden < 4096 || 2 * intermediate < 4096 ? fy_divide_up(two, 2) : two;
+    return ranks > 1 && (hidden < 4096 || 2 * intermediate < 4096) ? fy_divide_up(two, 2) : two;
 }
 
 #endif

@@ -37,21 +37,19 @@ static void arrive(made_up_rank &q) {
     ((uint32_t *)q.at(c.at.arrived))[r.token]++;
 }
 
-/* Of a block's warps one collects; each sums when it has nothing else to do, as one of a warpgroup that feeds or of one
- * that multiplies. */
-static void run_warp(const fy_gpu_call &c, int collecting, int feeding) {
-    int warp = (int)threadIdx.x / 32;
-    if (warp == collecting) return fy_collect_role(c), fy_sum_role<8, 1>(c);
+/* Of a block's warps one collects; each sums when it has nothing else to do. */
+static void run_warp(const fy_gpu_call &c, int collecting) {
+    if ((int)threadIdx.x / 32 == collecting) return fy_collect_role(c), fy_sum_role(c);
     if (lane_number() == 0) hold_for(20000); /* it pulls or multiplies */
     __syncwarp();
-    warp < feeding ? fy_sum_role<8, 1>(c) : fy_sum_role<8, 2>(c);
+    fy_sum_role(c);
 }
 
 static void run_blocks(made_up_rank &q) {
     const fy_gpu_call &c = q.call;
     int grid = between(1, 9), resident = between(1, grid), warps = between(1, 5), begun = 0;
-    int collecting = below(warps), feeding = between(1, warps), burst = chance(20) ? 1000 : between(1, 40);
-    begin_launch(grid, 32 * warps, [&] { run_warp(c, collecting, feeding); });
+    int collecting = below(warps), burst = chance(20) ? 1000 : between(1, 40);
+    begin_launch(grid, 32 * warps, [&] { run_warp(c, collecting); });
     run_lanes([&](uint64_t *progress) {
         for (int n = below(burst + 1); n > 0 && !rows_to_come.empty(); n--) arrive(q);
         while (begun < grid && blocks_not_ended() < resident) begin_block(begun++);

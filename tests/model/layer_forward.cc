@@ -3,7 +3,7 @@
 #include "layer.h"
 
 #include "cuda/block_backward.cuh"
-#include "cuda/role_schedule.cuh"
+#include "cuda/role_list.cuh"
 #include "random.h"
 #include "scheduler.h"
 
@@ -68,7 +68,7 @@ void layer_lay_forward() {
     fy_gpu_state &state = layer.state;
     layer.keep = chance(50);
     if (layer.keep) layer.call.context_blocks = chance(50) ? between(0, state.blocks) : chance(50) ? 0 : state.blocks;
-    fy_list_units(layer.call, state.tokens, state.tiles, state.macrobatches);
+    for (int lane = 0; lane < 32; lane++) fy_list_units(layer.call, lane);
     if (state.units > 2 * layer.call.max_blocks + 3) return fail("more units than their table has room for");
     lay_tiles();
     number_tickets();

@@ -45,10 +45,11 @@ static void steps_are_waves_of_product_tiles(void **state) {
     (void)state;
     /* 148 multiprocessors, intermediate 2048, hidden 7168: two waves of 128 x 256 over 4096 columns. */
     assert_int_equal(fy_two_wave_rows(148, 7168, 2048), 2368);
-    assert_int_equal(fy_step_rows(148, 7168, 2048), 2368);
-    /* A narrow product: one wave. */
+    assert_int_equal(fy_step_rows(148, 8, 7168, 2048), 2368);
+    /* A narrow product: one wave where rows come from peers. */
     assert_int_equal(fy_two_wave_rows(132, 2048, 768), 5632);
-    assert_int_equal(fy_step_rows(132, 2048, 768), 2816);
+    assert_int_equal(fy_step_rows(132, 1, 2048, 768), 5632);
+    assert_int_equal(fy_step_rows(132, 2, 2048, 768), 2816);
 }
 
 int main(void) {

@@ -37,6 +37,7 @@ FY_DEVICE uint32_t atomicAdd(uint32_t *p, uint32_t v) {
     return fy_fetch_add_acq_rel_gpu(p, v);
 }
 
+FY_DEVICE void fy_fence_block() {}
 FY_DEVICE void fy_fence_gpu() {}
 FY_DEVICE void fy_fence_sys() {}
 FY_DEVICE void fy_fence_async_global() {}
