@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the roles inside a block of the compute launch share: its shared memory, the description of a product tile that
- * the loading thread hands to the consumers, and what these post to the signalling warp.
+ * the choosing warp hands to the loading thread and the consumers, and what these post to it.
  */
 #ifndef FERRY_CUDA_BLOCK_CUH
 #define FERRY_CUDA_BLOCK_CUH
@@ -22,7 +22,8 @@ enum {
     FY_WARP_BYTES = 16 * FY_ROW_PITCH,
     FY_GROUP_BYTES = 4 * FY_WARP_BYTES, /* of a warpgroup; also holds two 8 KB pieces of h */
     FY_PIECE_BYTES = 8192,
-    FY_WORKS = 8 /* descriptions in flight: more than the loader can be ahead (stages) plus a straggling warp */
+    FY_WORKS = 8 /* descriptions in flight: more than the choosing warp can be ahead (a tile and the stages) plus a
+                    straggler */
 };
 
 /* A product tile. */
@@ -36,6 +37,7 @@ typedef struct fy_work {
     int32_t matrix;   /* coordinate in the weight maps */
     int32_t depth;    /* steps of 64 along the contraction */
     int32_t behind;   /* tiles of its piece before it, in its step */
+    int32_t site;     /* where it had to be waited for, of enum fy_gpu_site; 0: nowhere */
 } fy_work;
 
 /* What a warpgroup of the forward has staged (h) or stored (y); kind FY_END: there is no more. */
@@ -46,6 +48,7 @@ typedef struct fy_post {
 
 typedef struct fy_block {
     uint64_t full[FY_STAGES], empty[FY_STAGES];
+    uint64_t chosen, begun;       /* tiles, by the choosing warp and by the loading thread */
     uint64_t posted[2], taken[2]; /* of a warpgroup */
     fy_post post[2];
     fy_work work[FY_WORKS];
@@ -62,7 +65,7 @@ static_assert(offsetof(fy_block, full) == 0 && offsetof(fy_block, empty) == FY_S
               "as multiply.cuh finds them");
 static_assert(sizeof(fy_block) <= 1024 && FY_SHARED_BYTES <= 232448, "a block has 227 KB of shared memory");
 static_assert(FY_GROUP_BYTES >= 2 * FY_PIECE_BYTES && FY_GROUP_BYTES % 1024 == 0, "pieces of h are swizzled by 1 KB");
-static_assert(FY_WORKS > FY_STAGES + 2, "a description may be overwritten while it is read");
+static_assert(FY_WORKS > FY_STAGES + 3, "a description may be overwritten while it is read");
 
 FY_DEVICE uint8_t *fy_stage_a(uint8_t *shared, int stage) { return shared + stage * FY_STAGE_BYTES; }
 FY_DEVICE uint8_t *fy_stage_b(uint8_t *shared, int stage) { return shared + stage * FY_STAGE_BYTES + FY_A_BYTES; }
@@ -92,6 +95,12 @@ FY_DEVICE void fy_open_stages(uint64_t *full, uint64_t *empty) {
         fy_barrier_init(&full[i], 1);
         fy_barrier_init(&empty[i], 2);
     }
+}
+
+/* Those of chosen tiles, by one thread each. */
+FY_DEVICE void fy_open_choice(fy_block *block) {
+    fy_barrier_init(&block->chosen, 1);
+    fy_barrier_init(&block->begun, 1);
 }
 
 /* Those of posts: the four warps of a warpgroup post, one thread takes. */

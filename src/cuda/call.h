@@ -59,7 +59,7 @@ typedef struct fy_gpu_unit {
     int32_t group;            /* the most row tiles that share a column of weights before the next column is taken */
     int32_t ticket[FY_SIDES]; /* the first of each side */
     int32_t needs;            /* the last unit whose tickets must all be taken before one of this begins; -1: none */
-    int32_t spare;
+    int32_t by_piece;         /* the sides share out pieces, not columns (rules/side.h) */
 } fy_gpu_unit;
 
 /* What a rank tells every peer about its call. */
@@ -150,7 +150,7 @@ typedef struct fy_gpu_symmetric {
 /* Local device memory. */
 typedef struct fy_gpu_tables {
     fy_gpu_state *state;
-    int32_t *histogram;    /* [chunks + 1][experts]: of each chunk, and of all */
+    int32_t *histogram;    /* [chunks][experts] */
     uint8_t *side;         /* [FY_GPU_MAX_SMS] of the cache (rules/side.h) */
     int32_t *expert_local; /* [experts]: index here, or -1 */
     int32_t *expert_rank;  /* [experts] */

@@ -8,7 +8,7 @@
 #define FERRY_CUDA_KERNEL_BACKWARD_CUH
 
 #include "cuda/launch.cuh"
-#include "cuda/role_choose.cuh"
+#include "cuda/role_choose_backward.cuh"
 #include "cuda/role_load_backward.cuh"
 #include "cuda/role_product_backward.cuh"
 #include "cuda/role_pull_backward.cuh"
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1)
             if (threadIdx.x == 0 && !apart) fy_load_backward_role(c, b, shared);
             __syncwarp();
         } else if (warp == 1) {
-            if (threadIdx.x == 32 && !apart) fy_choose_role(c, b, shared);
+            if (threadIdx.x == 32 && !apart) fy_choose_backward_role(c, b, shared);
             __syncwarp();
         }
         if (warp >= 2) fy_pull_backward_head(c, b);

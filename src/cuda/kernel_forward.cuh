@@ -9,6 +9,7 @@
 #define FERRY_CUDA_KERNEL_FORWARD_CUH
 
 #include "cuda/launch.cuh"
+#include "cuda/role_choose.cuh"
 #include "cuda/role_collect.cuh"
 #include "cuda/role_load.cuh"
 #include "cuda/role_product.cuh"
@@ -23,6 +24,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     fy_block *block = fy_block_of(shared);
     if (threadIdx.x == 0) {
         fy_open_stages(block->full, block->empty);
+        fy_open_choice(block);
         fy_open_posts(block);
         block->pulled = 0;
         fy_barrier_init_fence();
@@ -40,20 +42,23 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
         if (warp == 0) {
             if (threadIdx.x == 0 && !apart) fy_load_role<KEEP>(c, shared);
             __syncwarp();
+        } else if (warp == 1 && !apart) {
+            fy_signals signals = {3, 0};
+            fy_choose_role(c, shared, [&] { return fy_answer_posts(c, shared, signals); });
+            fy_signal_role(c, shared, signals);
         } else {
             bool pulls = apart || (c.comm_sms == 0 && warp >= 2 && warp < 2 + c.comm_warps);
             fy_pull_head<KEEP>(c);
             if (warp == 3) fy_collect_role(c); /* which does not pull where only one does */
             if (pulls) fy_pull_role<KEEP>(c);
-            fy_end_pulls(c, block);
-            if (!pulls && warp == 1) fy_signal_role(c, shared);
+            fy_end_pulls(c, block, apart);
         }
         fy_sum_role(c);
     } else {
         fy_registers_take<192>();
         fy_pull_head<KEEP>(c);
         if (apart) fy_pull_role<KEEP>(c);
-        fy_end_pulls(c, block);
+        fy_end_pulls(c, block, apart);
         if (!apart) fy_product_role<KEEP>(c, shared, group - 1);
         fy_sum_role(c);
     }

@@ -19,8 +19,6 @@ __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constan
 template <int TRACE>
 __global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c, int blocks) {
     extern __shared__ __align__(16) uint8_t rank_memory[];
-    cudaGridDependencySynchronize();
-    cudaTriggerProgrammaticLaunchCompletion();
     fy_trace_launch_begin(c, FY_LAUNCH_RANK);
     fy_rank_role(c, blocks, rank_memory);
     fy_trace_launch_end(c, FY_LAUNCH_RANK);
@@ -36,8 +34,7 @@ __global__ void __launch_bounds__(1024) fy_wait_kernel(const __grid_constant__ f
 
 template <int TRACE>
 __global__ void __launch_bounds__(FY_PLACE_THREADS) fy_place_kernel(const __grid_constant__ fy_gpu_call c) {
-    cudaGridDependencySynchronize();
-    cudaTriggerProgrammaticLaunchCompletion();
+    fy_await_launch();
     if (c.table.state->skip) return;
     fy_trace_launch_begin(c, FY_LAUNCH_PLACE);
     fy_place_block(c);

@@ -66,7 +66,7 @@ int64_t fy_gpu_lay_tables(const fy_shape *s, uint8_t *base, fy_gpu_tables *t) {
     int64_t macrobatches = fy_divide_up(s->max_blocks * FY_BLOCK_ROWS, s->ring_rows);
 #define PART(field, count) t->field = (void *)(base + take(&cursor, (int64_t)(count) * (int64_t)sizeof *t->field))
     PART(state, 1);
-    PART(histogram, (chunks + 1) * s->experts);
+    PART(histogram, chunks * s->experts);
     PART(side, FY_GPU_MAX_SMS);
     PART(expert_local, s->experts);
     PART(expert_rank, s->experts);

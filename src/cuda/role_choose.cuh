@@ -1,145 +1,130 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The choosing thread of a block in the backward: takes tickets of its side (tickets.cuh), describes the tile and waits
- * until its inputs are there, while the loading thread feeds the tile before, whose stages do not run dry for the
- * taking of a ticket. No earlier: a ticket that waits here behind a whole tile keeps those that depend on it waiting.
- * Reads: unit, tile and segment tables.  Writes: shared memory alone.
- * Waits on: pulled[block] (rows of dout and x), remade[block], made[block], ready[segment], turn[tile]; begun
- *           inside the block. Room in the ring needs no wait here: pulls wait for it, and everything that a tile
- *           overwrites lies in rows whose pull it has awaited.
- * Publishes: chosen, with task[]; the last task is FY_LAST.
- * Registers: the producer warpgroup's 72.
+ * The choosing warp of a block in the forward: takes product tickets of its side (tickets.cuh), describes each tile and
+ * waits until its rows are there and its results have room, while the loading thread feeds the tile before. That takes
+ * four looks in memory one behind the other, 5,000 clocks and more beside full stages: a loading thread that did it
+ * itself would let them run dry. No earlier than that, for a ticket that waits behind a whole tile keeps those that
+ * depend on it waiting. The first lane chooses; whenever it has to wait all of them answer posts (role_signal.cuh).
+ * Reads: unit and tile tables.  Writes: shared memory alone.
+ * Waits on: pulled[block] (rows of x), made[block] (columns of h), sent[block of the macrobatch before] (room for h);
+ *           begun inside the block. A wait outside the block happens before a tile is described, never within one, so
+ *           consumers that were given a tile always get all of it.
+ * Publishes: chosen, with work[]; the last work is FY_END.
+ * Registers: the producer warpgroup's 120.
  */
 #ifndef FERRY_CUDA_ROLE_CHOOSE_CUH
 #define FERRY_CUDA_ROLE_CHOOSE_CUH
 
-#include "cuda/block_backward.cuh"
+#include "cuda/block.cuh"
+#include "cuda/prim_copy.cuh"
 #include "cuda/tickets.cuh"
-#include "cuda/trace.cuh"
+#include "cuda/wait.cuh"
 
-enum { FY_PULLED_ALL = 2 * FY_BLOCK_ROWS }; /* rows and their weights */
+enum { FY_CHOOSE_REST_NS = 128 }; /* between two looks at what is awaited */
 
-FY_DEVICE fy_task fy_describe_weight(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_ticket &ticket) {
-    fy_task t;
-    int r = ticket.number, first = ticket.unit->first_tile;
-    bool shared = b.table.segment[first].expert < 0;
-    int each = fy_weight_tickets(c, b, shared, ticket.side);
-    t.segment = first + r / each;
-    r %= each;
-    const fy_gpu_segment s = b.table.segment[t.segment];
-    t.open = ticket.side == 0 ? r : b.weight_tickets[shared] - each + r;
-    int2 tiles;
-    for (t.which = FY_TASK_GATE;; t.which++) {
-        tiles = fy_weight_tiles(c, shared, t.which);
-        int here = b.to[shared][t.which].wanted ? fy_side_tickets(tiles.x, tiles.y, ticket.side) : 0;
-        if (r < here || t.which == FY_TASK_DOWN) break;
-        r -= here;
-    }
-    fy_side_tile at = fy_tile_of(r, ticket.side, tiles.x, tiles.y, ticket.unit->group, nullptr, 0);
-    t.m = at.row;
-    t.column = at.column;
-    t.kind = FY_WEIGHT;
-    t.rows = FY_TILE_M;
-    t.shared = shared;
-    t.matrix = shared ? 0 : s.expert;
-    t.block = s.block;
-    t.depth = s.blocks;
-    t.resumes = s.resumes;
-    t.closes = s.closes;
-    t.turn = s.turn;
-    const fy_gpu_to &to = b.to[shared][t.which];
-    t.to = (to.is_f32 ? FY_TO_F32 : 0) | (to.add ? FY_TO_ADD : 0) | (to.table ? FY_TO_TABLE : 0);
-    t.row = t.load_row = t.counter = 0;
-    return t;
-}
-
-FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_ticket &ticket) {
+FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
+    fy_work w;
     int4 u = *(const int4 *)ticket.unit;
     fy_gpu_unit unit = {u.x, u.y, u.z, u.w};
-    if (unit.kind == FY_WEIGHT) return fy_describe_weight(c, b, ticket);
-    fy_task t;
-    bool shared = fy_task_is_shared(unit.kind);
-    int inner = fy_inner_of(c, shared), kind = fy_task_plain(unit.kind);
-    int columns =
-        kind == FY_REMAKE ? fy_parts(inner, FY_HALF_N) : fy_parts(kind == FY_GRAD ? inner : c.hidden, FY_TILE_N);
-    fy_side_tile at = fy_tile_of(ticket.number, ticket.side, unit.tiles, columns, unit.group,
-                                 shared ? nullptr : b.table.tile, unit.first_tile);
-    int index = unit.first_tile + at.row;
-    t.column = at.column;
-    t.kind = unit.kind;
-    t.depth = fy_parts(kind == FY_DX ? inner : c.hidden, FY_TILE_K);
-    t.shared = shared;
-    t.which = t.m = t.block = t.resumes = t.closes = t.open = 0;
+    int kind = unit.kind;
+    bool make = fy_is_make(kind), shared = fy_is_shared(kind);
+    fy_side_tile at = fy_tile_of(ticket.number, ticket.side, unit.tiles, fy_columns_of(c, kind), unit.group,
+                                 shared ? nullptr : c.table.tile, unit.first_tile, ticket.unit->by_piece);
+    int t = unit.first_tile + at.row;
+    w.column = at.column;
+    w.kind = kind;
+    w.depth = (int)fy_divide_up(make ? c.hidden : fy_inner_of(c, shared), FY_TILE_K);
     if (shared) {
-        t.row = t.load_row = index * FY_TILE_M;
-        t.rows = min(c.table.state->tokens - t.row, (int)FY_TILE_M);
-        t.counter = c.max_blocks + index * FY_TILE_BLOCKS;
-        t.matrix = 0;
+        w.row = w.load_row = t * FY_TILE_M;
+        w.rows = min(c.table.state->tokens - w.row, (int)FY_TILE_M);
+        w.counter = c.max_blocks + t * FY_TILE_BLOCKS;
+        w.matrix = w.behind = 0;
     } else {
-        int4 a = *(const int4 *)&b.table.tile[index];
-        t.matrix = a.x;
-        t.row = a.y;
-        t.rows = a.z;
-        t.counter = t.row / FY_BLOCK_ROWS;
-        t.load_row = t.counter % c.ring_blocks * FY_BLOCK_ROWS;
+        int4 a = *(const int4 *)&c.table.tile[t];
+        w.matrix = a.x;
+        w.row = a.y;
+        w.rows = a.z;
+        w.counter = w.row / FY_BLOCK_ROWS;
+        w.load_row = (w.counter % c.ring_blocks) * FY_BLOCK_ROWS;
+        w.behind = t - max(a.w, unit.first_tile);
     }
-    t.segment = shared ? 0 : b.table.block_segment[t.counter];
-    return t;
+    return w;
 }
 
-FY_DEVICE fy_task fy_take_task(const fy_gpu_call &c, const fy_gpu_backward &b, fy_tickets &tickets) {
+FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_tickets &tickets) {
     fy_ticket ticket = fy_ticket_next(tickets);
-    if (ticket.unit) return fy_describe_task(c, b, ticket);
-    fy_task end;
-    end.kind = FY_LAST;
+    if (ticket.unit) return fy_describe(c, ticket);
+    fy_work end;
+    end.kind = FY_END;
     return end;
 }
 
-/* Until the tile can run from begin to end without anyone else. `segment_ready`: the last that was found ready. */
-FY_DEVICE bool fy_wait_for_task(const fy_gpu_call &c, const fy_gpu_backward &b, const fy_task &t, int &segment_ready,
-                                bool ringed) {
-    auto await = [&](const uint32_t *flag, uint32_t target, int site) {
-        return fy_await_between(c, flag, target, site, fy_rows_of(t));
-    };
-    int inner = fy_inner_of(c, t.shared);
-    uint32_t columns = fy_parts(inner, FY_TILE_N);
-    if (t.kind == FY_WEIGHT) {
-        bool ok = segment_ready == t.segment || t.depth == 0 ||
-                  await(&b.table.ready[t.segment], columns * (uint32_t)t.depth, FY_AT_GRADED);
-        segment_ready = t.segment;
-        if (ok && (t.resumes || !t.closes)) ok = await(&b.table.turn[t.open], 2 * (uint32_t)t.turn, FY_AT_TURN);
-        return ok;
+/* A counter that a tile waits for; NULL: nothing is left, and what made its rows is known to the copy engine. */
+typedef struct fy_lack {
+    const uint32_t *flag;
+    uint32_t target;
+    int32_t site;
+} fy_lack;
+
+/* `blocks`: of all rows here. */
+FY_DEVICE fy_lack fy_tile_lacks(const fy_gpu_call &c, const fy_work &w, int blocks) {
+    uint32_t columns = fy_parts(fy_inner_of(c, fy_is_shared(w.kind)), FY_HALF_N);
+    uint32_t pieces = fy_parts(c.hidden, FY_TILE_N);
+    int used = fy_tile_blocks_used(w.rows);
+    for (int b = 0; b < used; b++) {
+        int counter = w.counter + b;
+        fy_lack lack = {&c.table.made[counter], columns, FY_AT_MADE};
+        if (w.kind == FY_MAKE) lack = {&c.table.pulled[counter], FY_BLOCK_ROWS, FY_AT_PULLED};
+        if (w.kind != FY_SHARED_MAKE && fy_load_acquire_gpu(lack.flag) < lack.target) return lack;
+        if (w.kind != FY_MAKE || counter + c.ring_blocks >= blocks) continue;
+        lack = {&c.table.sent[counter + c.ring_blocks], pieces, FY_AT_MADE_SPACE};
+        if (fy_load_acquire_gpu(lack.flag) < lack.target) return lack;
     }
-    int kind = fy_task_plain(t.kind), used = fy_tile_blocks_used(t.rows);
-    bool ok = true;
-    for (int i = 0; i < used && ok; i++) {
-        int counter = t.counter + i;
-        if (kind == FY_DX) {
-            ok = await(&c.table.made[counter], columns, FY_AT_GRADED);
-            continue;
-        }
-        if (!t.shared) ok = await(&c.table.pulled[counter], FY_PULLED_ALL, FY_AT_PULLED);
-        bool remade = t.shared ? b.remake_shared : fy_is_missing(c, b, t.counter + used - 1, ringed);
-        if (ok && kind == FY_GRAD && remade)
-            ok = await(&b.table.remade[counter], fy_parts(inner, FY_HALF_N), FY_AT_REMADE);
-    }
-    return ok;
+    fy_fence_async_global();
+    return {nullptr, 0, 0};
 }
 
-FY_DEVICE void fy_choose_role(const fy_gpu_call &c, const fy_gpu_backward &b, uint8_t *shared) {
-    fy_backward_block *block = fy_backward_block_of(shared);
-    bool ringed = b.table.state->ringed != 0;
-    fy_gpu_backward_state *state = b.table.state;
-    fy_tickets tickets = fy_tickets_open(c, b.table.unit, state->units, state->take_ticket);
-    int segment_ready = -1;
+/* Until the tile can run from begin to end without anyone else; `meanwhile` (): whether there was anything to do. False:
+ * the call is over. `w.site`: what it had to wait for last. */
+template <class MEANWHILE>
+FY_DEVICE bool fy_await_tile(const fy_gpu_call &c, fy_work &w, int blocks, int lane, MEANWHILE meanwhile) {
+    uint64_t start = fy_now();
+    for (uint32_t turn = 1;; turn++) {
+        int verdict = 1;
+        if (lane == 0) {
+            fy_lack lack = fy_tile_lacks(c, w, blocks);
+            if (lack.flag) {
+                w.site = lack.site;
+                verdict = turn % 64 == 0 && fy_gives_up(c, lack.site, c.rank, lack.target, fy_load_relaxed(lack.flag),
+                                                        start, c.progress_timeout_ns)
+                              ? -1
+                              : 0;
+            }
+        }
+        verdict = __shfl_sync(0xffffffffu, verdict, 0);
+        if (verdict != 0) return verdict > 0;
+        if (!meanwhile()) __nanosleep(FY_CHOOSE_REST_NS);
+    }
+}
+
+template <class MEANWHILE>
+FY_DEVICE void fy_choose_role(const fy_gpu_call &c, uint8_t *shared, MEANWHILE meanwhile) {
+    fy_block *block = fy_block_of(shared);
+    fy_gpu_state *state = c.table.state;
+    fy_tickets tickets = fy_tickets_open(c, c.table.unit, state->units, state->take_product);
+    int lane = threadIdx.x & 31, blocks = state->blocks;
     for (int number = 0;; number++) {
-        if (number >= 1) fy_barrier_wait(&block->begun, (number - 1) & 1);
-        fy_task t = fy_take_task(c, b, tickets);
-        if (t.kind != FY_LAST && !fy_wait_for_task(c, b, t, segment_ready, ringed)) t.kind = FY_LAST;
-        block->task[number % FY_WORKS] = t;
-        fy_fence_async_global();
-        fy_barrier_arrive(&block->chosen);
-        if (t.kind == FY_LAST) return;
+        while (number > 0 && !__any_sync(0xffffffffu, lane == 0 && fy_barrier_test(&block->begun, (number - 1) & 1)))
+            if (!meanwhile()) __nanosleep(FY_CHOOSE_REST_NS);
+        fy_work w = {FY_END};
+        if (lane == 0) w = fy_take_product(c, tickets);
+        bool more = __any_sync(0xffffffffu, w.kind != FY_END) && fy_await_tile(c, w, blocks, lane, meanwhile);
+        if (lane == 0) {
+            if (!more) w.kind = FY_END;
+            block->work[number % FY_WORKS] = w;
+            fy_barrier_arrive(&block->chosen);
+        }
+        if (!more) return;
     }
 }
 

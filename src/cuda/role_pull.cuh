@@ -177,12 +177,12 @@ FY_DEVICE void fy_pull_role(const fy_gpu_call &c) {
 }
 
 /*
- * By each warp but the loading one, when it pulls no more. The last one of all blocks tells the host how many rows were
- * pulled: long before the launch ends, which would have to wait for what is on its way to the host.
+ * By each warp but the loading and the choosing one, when it pulls no more. The last one of all blocks tells the host
+ * how many rows were pulled: long before the launch ends, which would have to wait for what is on its way to the host.
  */
-FY_DEVICE void fy_end_pulls(const fy_gpu_call &c, fy_block *block) {
-    const uint32_t warps = FY_THREADS / 32 - 1;
-    if (threadIdx.x % 32 != 0) return; /* this lane has counted the warp's */
+FY_DEVICE void fy_end_pulls(const fy_gpu_call &c, fy_block *block, bool apart) {
+    const uint32_t warps = FY_THREADS / 32 - (apart ? 1 : 2); /* where nothing is multiplied nobody chooses */
+    if (threadIdx.x % 32 != 0) return;                        /* this lane has counted the warp's */
     fy_fence_block();
     if (atomicAdd(&block->pulled, 1u) + 1 != warps) return;
     fy_fence_block();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The schedule, in four small launches.
- *   count   sanitizes ids, counts the experts of each chunk of slots, clears arrived[] and complete[]
- *   rank    gives every slot its position among this rank's slots of the same expert; beside it stages x where others
- *           read it
+ *   count   counts the experts of each chunk of slots, and bad ids; clears arrived[] and complete[]
+ *   rank    gives every slot its expert and its position among this rank's slots of the same one; beside it stages x
+ *           where others read it
  *   wait    one block (role_wait.cuh): publishes to all peers, waits for all of them, gives every expert its blocks and
  *           row tiles
  *   place   row <-> slot tables of the rows that come here (role_place.cuh). Beside it some blocks lay row tiles and
@@ -12,7 +12,7 @@
  * Here are the first two, which look at this rank alone.
  * Reads: the caller's N, x, ids.
  * Writes: symmetric tables, histograms of chunks.
- * Waits on: nothing.
+ * Waits on: rank for the launch before it, as late as it can.
  * Publishes: nothing; the wait launch does.
  * Registers: no limit worth stating; blocks of these launches never fill the device.
  */
@@ -38,6 +38,12 @@ FY_DEVICE int64_t fy_raw_id(const fy_gpu_call &c, int64_t slot) {
     return c.ids_are_64 ? ((const int64_t *)c.ids)[slot] : (int64_t)((const int32_t *)c.ids)[slot];
 }
 
+/* Until the launch before this one has ended; the one behind may begin, and wait for this one's end. */
+FY_DEVICE void fy_await_launch(void) {
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
+}
+
 /* Block `block` of `blocks` that copy tokens to where peers read them. */
 FY_DEVICE void fy_stage_tokens(const fy_gpu_call &c, int64_t block, int64_t blocks) {
     int row16 = c.hidden / 8;
@@ -51,10 +57,8 @@ FY_DEVICE void fy_stage_tokens(const fy_gpu_call &c, int64_t block, int64_t bloc
 
 FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram) {
     fy_gpu_state *state = c.table.state;
-    uint32_t call = state->calls + 1;
     int n = fy_call_tokens(c);
     int64_t all = (int64_t)n * c.slots;
-    fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, c.rank, c.at.slots[call & 1]);
     for (int64_t chunk = blockIdx.x; chunk * FY_CHUNK < all; chunk += gridDim.x) {
         for (int e = threadIdx.x; e < c.experts; e += blockDim.x) histogram[e] = 0;
         __syncthreads();
@@ -62,7 +66,6 @@ FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram) {
         if (slot < all) {
             int bad;
             int expert = fy_clean_id(fy_raw_id(c, slot), c.experts, &bad);
-            slots[slot].expert = expert;
             if (expert >= 0) atomicAdd(&histogram[expert], 1);
             if (bad) {
                 atomicAdd(&state->bad_count, 1u);
@@ -86,9 +89,9 @@ FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram) {
     }
 }
 
-/* This rank's count of each expert, behind the histograms of its chunks. */
-FY_DEVICE int32_t *fy_totals(const fy_gpu_call &c) {
-    return c.table.histogram + fy_divide_up((int64_t)c.max_tokens * c.slots, FY_CHUNK) * c.experts;
+/* A rank's counts of experts in this rank's table; `call`: whose. */
+FY_DEVICE int32_t *fy_counts_of(const fy_gpu_call &c, uint32_t call, int rank) {
+    return fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]) + (int64_t)rank * c.experts;
 }
 
 /* An expert's rows in a chunk: those of warp w in byte w. */
@@ -113,6 +116,22 @@ FY_DEVICE int fy_rows_before(const fy_warp_rows &rows, int warp) {
 /* Shared memory of a block that ranks. */
 FY_RULE size_t fy_rank_bytes(int experts) { return experts * (sizeof(fy_warp_rows) + sizeof(int32_t)); }
 
+/* Rows of expert e in chunks first, first + step .. below `end`, many looks on their way at once. */
+FY_DEVICE int fy_rows_of_chunks(const fy_gpu_call &c, int e, int64_t first, int64_t end, int step) {
+    const int looks = 32;
+    int sum = 0;
+#pragma unroll 1
+    for (; first < end; first += looks * step) {
+        int rows[looks];
+#pragma unroll
+        for (int i = 0; i < looks; i++)
+            rows[i] = first + i * step < end ? c.table.histogram[(first + i * step) * c.experts + e] : 0;
+#pragma unroll
+        for (int i = 0; i < looks; i++) sum += rows[i];
+    }
+    return sum;
+}
+
 /*
  * The first `blocks` blocks rank, one chunk each, blocks without a chunk too; those behind them stage. `shared`:
  * fy_rank_bytes.
@@ -122,13 +141,15 @@ FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int blocks, uint8_t *shared) {
     int n = fy_call_tokens(c);
     int64_t all = (int64_t)n * c.slots, chunk = blockIdx.x;
     int64_t chunks = all == 0 ? 1 : fy_divide_up(all, FY_CHUNK);
-    if (chunk >= blocks) return fy_stage_tokens(c, chunk - blocks, gridDim.x - blocks);
+    if (chunk >= blocks) {
+        fy_await_launch();
+        return fy_stage_tokens(c, chunk - blocks, gridDim.x - blocks);
+    }
     if (chunk >= chunks) return;
     fy_warp_rows *rows = (fy_warp_rows *)shared;
     int32_t *before = (int32_t *)(rows + c.experts); /* this chunk's first position of each expert */
-    fy_gpu_slot *slots = fy_symmetric_at<fy_gpu_slot>(c, c.rank, c.at.slots[call & 1]);
     int64_t slot = chunk * FY_CHUNK + threadIdx.x;
-    int expert = slot < all ? slots[slot].expert : -1, warp = threadIdx.x / 32;
+    int bad, expert = slot < all ? fy_clean_id(fy_raw_id(c, slot), c.experts, &bad) : -1, warp = threadIdx.x / 32;
     for (int e = threadIdx.x; e < c.experts; e += blockDim.x) {
         before[e] = 0;
         rows[e] = {};
@@ -136,22 +157,25 @@ FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int blocks, uint8_t *shared) {
     __syncthreads();
     uint32_t same = __match_any_sync(0xffffffffu, expert), earlier = same & ((1u << (threadIdx.x & 31)) - 1);
     if (expert >= 0 && !earlier) ((uint8_t *)&rows[expert])[warp] = (uint8_t)__popc(same);
+    fy_await_launch();
     /* Threads that have no expert of their own share the chunks of one. */
     int parts = c.experts >= (int)blockDim.x ? 1 : blockDim.x / c.experts;
     for (int i = threadIdx.x; i < c.experts * parts; i += blockDim.x) {
-        int e = i % c.experts, sum = 0;
-#pragma unroll 16
-        for (int64_t k = i / c.experts; k < chunk; k += parts) sum += c.table.histogram[k * c.experts + e];
+        int e = i % c.experts, sum = fy_rows_of_chunks(c, e, i / c.experts, chunk, parts);
         if (parts > 1)
             atomicAdd(&before[e], sum);
         else
             before[e] = sum;
     }
     __syncthreads();
-    if (expert >= 0) slots[slot].position = before[expert] + fy_rows_before(rows[expert], warp) + __popc(earlier);
+    if (slot < all) {
+        fy_gpu_slot s = {expert, 0};
+        if (expert >= 0) s.position = before[expert] + fy_rows_before(rows[expert], warp) + __popc(earlier);
+        fy_symmetric_at<fy_gpu_slot>(c, c.rank, c.at.slots[call & 1])[slot] = s;
+    }
     if (chunk == chunks - 1)
         for (int e = threadIdx.x; e < c.experts; e += blockDim.x)
-            fy_totals(c)[e] = before[e] + fy_rows_before(rows[e], FY_CHUNK / 32);
+            fy_counts_of(c, call, c.rank)[e] = before[e] + fy_rows_before(rows[e], FY_CHUNK / 32);
 }
 
 /* The item of ascending `first` [items + 1] whose range holds `value`. */

@@ -201,15 +201,16 @@ FY_DEVICE void fy_list_backward(const fy_gpu_call &c, const fy_gpu_backward &b, 
     int units = 0, ticket[FY_SIDES] = {0, 0}, steps = 0;
     int inner = (int)fy_divide_up(c.intermediate, FY_TILE_N), half = (int)fy_divide_up(c.intermediate, FY_HALF_N);
     int hidden = (int)fy_divide_up(c.hidden, FY_TILE_N);
-    auto list = [&](int kind, int first, int count, int needs, int tickets0, int tickets1) {
+    auto list = [&](int kind, int first, int count, int needs, int tickets0, int tickets1, int by_piece = 0) {
         if (kind != FY_LAST && tickets0 + tickets1 == 0) return;
-        fy_gpu_unit u = {kind, first, count, FY_GROUP_TILES, {ticket[0], ticket[1]}, needs};
+        fy_gpu_unit u = {kind, first, count, FY_GROUP_TILES, {ticket[0], ticket[1]}, needs, by_piece};
         b.table.unit[units++] = u;
         ticket[0] += tickets0;
         ticket[1] += tickets1;
     };
     auto add = [&](int kind, int first, int count, int columns, int needs) {
-        list(kind, first, count, needs, fy_side_tickets(count, columns, 0), fy_side_tickets(count, columns, 1));
+        list(kind, first, count, needs, fy_side_tickets(count, columns, 0), fy_side_tickets(count, columns, 1),
+             fy_side_by_piece((int64_t)kept.tiles * columns, c.local_experts));
     };
     auto add_weights = [&](int first, int count, bool shared, int needs) {
         list(FY_WEIGHT, first, count, needs, count * fy_weight_tickets(c, b, shared, 0),

@@ -72,8 +72,8 @@ FY_DEVICE bool fy_answer_posts(const fy_gpu_call &c, uint8_t *shared, fy_signals
     return true;
 }
 
-FY_DEVICE void fy_signal_role(const fy_gpu_call &c, uint8_t *shared) {
-    fy_signals s = {3, 0};
+/* Until the warpgroups post no more. */
+FY_DEVICE void fy_signal_role(const fy_gpu_call &c, uint8_t *shared, fy_signals &s) {
     while (s.left)
         if (!fy_answer_posts(c, shared, s)) __nanosleep(FY_POST_REST_NS);
 }

@@ -15,15 +15,17 @@
 #include "ferry/ferry.h"
 #include "rules/tile.h"
 
-/* One block, when all have ranked and staged: into every peer's memory counts, header, then the flag. One rank alone
- * needs no flag, for the same block goes on. */
+/* One block, when all have ranked and staged: into every peer's memory counts, header, then the flag. The rank launch
+ * has left the counts in this rank's own; one rank alone needs no flag, for the same block goes on. */
 FY_DEVICE void fy_publish_role(const fy_gpu_call &c) {
     const fy_gpu_state *state = c.table.state;
     uint32_t call = state->calls + 1;
     int parity = call & 1;
+    const int32_t *own = fy_counts_of(c, call, c.rank);
     for (int r = 0; r < c.ranks; r++) {
+        if (r == c.rank) continue;
         int32_t *counts = fy_symmetric_at<int32_t>(c, r, c.at.counts[parity]) + (int64_t)c.rank * c.experts;
-        for (int e = threadIdx.x; e < c.experts; e += blockDim.x) counts[e] = __ldcg(&fy_totals(c)[e]);
+        for (int e = threadIdx.x; e < c.experts; e += blockDim.x) counts[e] = own[e];
     }
     if (threadIdx.x < c.ranks) {
         fy_gpu_header h;

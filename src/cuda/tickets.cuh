@@ -74,19 +74,20 @@ FY_DEVICE fy_ticket fy_ticket_next(fy_tickets &t) {
 
 /*
  * Where a side's ticket is among `rows` x `columns` tiles. `tile`: the table in which the rows begin at `first`, and
- * whose pieces are not mixed; NULL: the rows are one piece.
+ * whose pieces are not mixed; NULL: the rows are one piece. By pieces or by columns.
  */
 FY_DEVICE fy_side_tile fy_tile_of(int ticket, int side, int rows, int columns, int most, const fy_gpu_tile *tile,
-                                  int first) {
+                                  int first, bool by_piece) {
     fy_side_tile in_middle = {fy_side_middle_row(rows, columns, side, ticket), columns / 2};
-    if (in_middle.row >= 0) return in_middle;
-    int low = 0, high = rows;
+    if (!by_piece && in_middle.row >= 0) return in_middle;
+    int tickets = rows * columns, number = fy_side_number(tickets, side, ticket), low = 0, high = rows;
     if (tile) {
-        const fy_gpu_tile *t = &tile[first + ticket / (columns / 2)];
+        const fy_gpu_tile *t = &tile[first + (by_piece ? number / columns : ticket / (columns / 2))];
         low = max(low, t->piece_first - first);
         high = min(high, t->piece_first + t->piece_count - first);
     }
-    return fy_side_whole(ticket, side, columns, low, high, most);
+    return by_piece ? fy_side_of_piece(number, side, tickets, columns, low, high, most)
+                    : fy_side_whole(ticket, side, columns, low, high, most);
 }
 
 #endif

@@ -40,6 +40,15 @@ FY_DEVICE uint32_t fy_load_acquire(const uint32_t *flag) {
     return SYSTEM ? fy_load_acquire_sys(flag) : fy_load_acquire_gpu(flag);
 }
 
+/* Whether a wait since `start` is given up: the call is over, or its time is, which is a fault. */
+static __device__ __forceinline__ bool fy_gives_up(const fy_gpu_call &c, int site, int awaited, uint32_t target,
+                                                   uint32_t seen, uint64_t start, uint64_t timeout_ns) {
+    if (fy_device_aborted(c)) return true;
+    if (fy_now() - start <= timeout_ns) return false;
+    fy_device_raise(c, site, awaited, target, seen);
+    return true;
+}
+
 /* Polls without order, so that turns do not empty the first-level cache, `rest_ns` apart after the first ones; the
  * caller's acquire comes when it is time. */
 static __device__ __forceinline__ bool fy_wait_slowly(const fy_gpu_call &c, const uint32_t *flag, uint32_t target,
@@ -48,13 +57,7 @@ static __device__ __forceinline__ bool fy_wait_slowly(const fy_gpu_call &c, cons
     for (uint32_t turn = 1;; turn++) {
         uint32_t seen = fy_load_relaxed(flag);
         if (seen >= target) return true;
-        if (turn % 256 == 0) {
-            if (fy_device_aborted(c)) return false;
-            if (fy_now() - start > timeout_ns) {
-                fy_device_raise(c, site, awaited, target, seen);
-                return false;
-            }
-        }
+        if (turn % 256 == 0 && fy_gives_up(c, site, awaited, target, seen, start, timeout_ns)) return false;
         __nanosleep(turn < 64 ? 32 : rest_ns);
     }
 }

@@ -34,8 +34,8 @@ static std::vector<expected_unit> expected_units(const made_up_rank &q, int *ste
     return units;
 }
 
-/* Every ticket of unit `u` is a place of its own. */
-static void check_unit(const made_up_rank &q, int u) {
+/* Every ticket of unit `u` is a place of its own, whatever the sides share out. */
+static void check_unit(const made_up_rank &q, int u, bool by_piece) {
     const fy_gpu_call &c = q.call;
     const fy_gpu_unit &unit = q.unit[u], &next = q.unit[u + 1];
     int columns = fy_columns_of(c, unit.kind), places = unit.tiles * columns;
@@ -44,8 +44,9 @@ static void check_unit(const made_up_rank &q, int u) {
     CHECK(tickets == places, c.rank, "unit %d: %d tickets for %d places", u, tickets, places);
     for (int side = 0; side < FY_SIDES; side++)
         for (int i = 0; i < next.ticket[side] - unit.ticket[side]; i++) {
-            fy_side_tile place = fy_tile_of(i, side, unit.tiles, columns, unit.group,
-                                            fy_is_shared(unit.kind) ? nullptr : q.tile.data(), unit.first_tile);
+            fy_side_tile place =
+                fy_tile_of(i, side, unit.tiles, columns, unit.group, fy_is_shared(unit.kind) ? nullptr : q.tile.data(),
+                           unit.first_tile, by_piece);
             bool inside = place.row >= 0 && place.row < unit.tiles && place.column >= 0 && place.column < columns;
             CHECK(inside && hits[place.row * columns + place.column]++ == 0, c.rank,
                   "unit %d: ticket %d of side %d is row %d, column %d once more, or beyond", u, i, side, place.row,
@@ -70,6 +71,6 @@ void check_tickets(made_up_rank &q) {
         int group = u == count - 1 ? FY_LAST_GROUP_TILES : FY_GROUP_TILES;
         CHECK(unit.group == group, c.rank, "unit %d: groups of %d tiles, not %d", u, unit.group, group);
         CHECK(unit.needs < u, c.rank, "unit %d needs unit %d", u, unit.needs);
-        check_unit(q, u);
+        for (bool by_piece : {false, true}) check_unit(q, u, by_piece);
     }
 }

@@ -57,7 +57,7 @@ static void lay_tables(made_up_rank &q) {
     q.state = {};
     q.state.bad_slot = untouched<uint32_t>();
     t.state = &q.state;
-    t.histogram = lay(q.histogram, (chunks + 1) * c.experts);
+    t.histogram = lay(q.histogram, chunks * c.experts);
     t.first_block = lay(q.first_block, c.local_experts + 1);
     t.first_tile = lay(q.first_tile, c.local_experts + 1);
     t.expert_rows = lay(q.rows, c.local_experts);

@@ -157,7 +157,8 @@ static void run_thread(made_up_rank &q) {
     int thread = (int)threadIdx.x;
     if (thread == ENGINE_THREAD) return copy(q);
     if (thread / 32 < SIGNALLING_WARP) return consume(q, thread / GROUP_THREADS);
-    fy_signal_role(q.call, memory_of_block);
+    fy_signals signals = {3, 0};
+    fy_signal_role(q.call, memory_of_block, signals);
     signals_ended = true;
 }
 

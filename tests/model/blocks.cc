@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The resident blocks of a case: how many, on which sides of the cache, with which workers. */
-#include "cuda/role_choose.cuh"
+#include "cuda/role_choose_backward.cuh"
 #include "cuda/role_load.cuh"
 #include "cuda/role_load_backward.cuh"
 #include "engine.h"
@@ -23,7 +23,7 @@ unsigned char *block_memory(int block) {
     return shared_memory[block];
 }
 
-/* The real code: the threads that take tickets and feed stages. */
+/* The real code: the threads that feed stages, and the one that takes tickets of a backward. */
 static void load_role(int block, int) {
     if (layer.backward)
         fy_load_backward_role(layer.call, layer.back, block_memory(block));
@@ -32,7 +32,9 @@ static void load_role(int block, int) {
     else
         fy_load_role<false>(layer.call, block_memory(block));
 }
-static void choose_role(int block, int) { fy_choose_role(layer.call, layer.back, block_memory(block)); }
+static void choose_backward_role(int block, int) {
+    fy_choose_backward_role(layer.call, layer.back, block_memory(block));
+}
 
 static void prepare_barriers(int number) {
     auto prepare_stages = [](auto *block) {
@@ -47,6 +49,7 @@ static void prepare_barriers(int number) {
             fy_barrier_init(&block->posted[g], 1); /* a warpgroup is one worker */
             fy_barrier_init(&block->taken[g], 1);
         }
+        fy_open_choice(block);
         return prepare_stages(block);
     }
     fy_backward_block *block = fy_backward_block_of(block_memory(number));
@@ -84,10 +87,7 @@ void blocks_add() {
         if (!only_pulls) {
             add_worker("engine", block, 0, engine_role, true);
             add_worker("load", block, 0, load_role);
-            if (layer.backward)
-                add_worker("choose", block, 0, choose_role);
-            else
-                add_worker("signal", block, 0, signal_forward_role);
+            add_worker("choose", block, 0, layer.backward ? choose_backward_role : choose_forward_role);
             for (int group = 0; group < 2; group++) add_worker("product", block, group, product);
         }
         int pulling = only_pulls ? between(1, 5) : apart > 0 ? 0 : warps;

@@ -126,6 +126,8 @@ void layer_lay_backward() {
     kept.tiles = state.tiles;
     kept.macrobatches = state.macrobatches;
     fy_list_backward(layer.call, layer.back, kept, segments, empty, layer.ringed);
+    for (fy_gpu_unit &unit : layer.unit)
+        if (unit.kind != FY_WEIGHT) unit.by_piece = chance(50);
     if (layer.back_state.units >= 3 * layer.call.max_blocks + state.macrobatches + 8)
         return fail("more units than their table has room for");
     leave_of_forward();

@@ -15,6 +15,7 @@ static void number_tickets() {
         bool last = i == layer.state.units;
         int columns = last ? 0 : fy_columns_of(layer.call, unit.kind);
         if (!last) unit.needs = fy_needs_of(layer.call, layer.unit.data(), i);
+        unit.by_piece = chance(50); /* the rule's choice is one for speed */
         for (int s = 0; s < FY_SIDES; s++) {
             unit.ticket[s] = before[s];
             before[s] += fy_side_tickets(last ? 0 : unit.tiles, columns, s);

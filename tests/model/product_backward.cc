@@ -4,7 +4,7 @@
  * late, at random times, but before their signal; the signal is held back until products of the next tile run, or the
  * block would wait.
  */
-#include "cuda/role_choose.cuh"
+#include "cuda/role_choose_backward.cuh"
 #include "cuda/role_load_backward.cuh"
 #include "engine.h"
 #include "kinds.h"

@@ -1,66 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A warpgroup of consumers of the forward, after role_product.cuh, and the warp that signals for both, after
- * role_signal.cuh. Results are posted; h is stored some time after, before its signal.
- */
-#include "cuda/role_load.cuh"
+/* A warpgroup of consumers of the forward, after role_product.cuh. Results are posted (choose_forward.cc). */
+#include "cuda/block.cuh"
 #include "engine.h"
 #include "kinds.h"
 #include "layer.h"
 #include "progress.h"
 #include "random.h"
 #include "roles.h"
-
-/* h of a tile: over that of another block only once all products that read it are over. */
-static void store_h(const fy_post &post) {
-    bool shared = fy_is_shared(post.kind);
-    int block = post.row / ROWS_OF_BLOCK;
-    for (int piece = 2 * post.column; piece < min(2 * post.column + 2, layer.pieces(shared)); piece++) {
-        int &h = shared ? layer.h_shared.piece(block, piece) : layer.h_ring.piece(layer.ring_block(block), piece);
-        if (!shared && h != NOTHING && h != block && progress.h_read[h] != fy_columns_of(layer.call, FY_FINISH))
-            fail("h of block %d written over that of block %d, which %d tiles have read", block, h, progress.h_read[h]);
-        h = block;
-    }
-}
-
-/* `posts`: bits of the warpgroups that post more, and from bit 2 on the parity of the next post of each. */
-static bool is_posted(const void *at, uint32_t posts) {
-    for (int g = 0; g < 2; g++)
-        if (posts >> g & 1 && barrier_is_over(&((const fy_block *)at)->posted[g], posts >> (2 + g) & 1)) return true;
-    return false;
-}
-
-/* Until there is no more: of either warpgroup or of both, as they come. */
-void signal_forward_role(int number_of_block, int warp) {
-    pull_forward_head(number_of_block, warp);
-    fy_block *block = fy_block_of(block_memory(number_of_block));
-    uint32_t left = 3, parity = 0;
-    while (left) {
-        fy_post posts[2];
-        int count = 0;
-        step();
-        wait_until(is_posted, block, left | parity << 2, "a post of its block");
-        for (int g = 0; g < 2; g++) {
-            if (!(left >> g & 1) || !fy_barrier_test(&block->posted[g], parity >> g & 1)) continue;
-            parity ^= 1u << g;
-            const fy_post post = block->post[g];
-            if (post.kind == FY_END) {
-                left &= ~(1u << g);
-                continue;
-            }
-            posts[count++] = post;
-            fy_barrier_arrive(&block->taken[g]);
-        }
-        for (int i = 0; i < count; i++) {
-            step();
-            if (fy_is_make(posts[i].kind)) store_h(posts[i]);
-        }
-        for (int i = 0; i < count; i++) {
-            const fy_gpu_tables &table = layer.call.table;
-            fy_add_relaxed_gpu(&(fy_is_make(posts[i].kind) ? table.made : table.sent)[posts[i].counter], 1);
-        }
-    }
-}
 
 /* This warpgroup's 64 rows of A, one step along the contraction. */
 static void check_operand(const fy_work &w, int group, int k, const uint8_t *a) {

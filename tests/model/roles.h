@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The workers of a block beside its loading and choosing threads (which are the real code) and its copy engine. They
- * are written again here, after role_pull*.cuh, role_product*.cuh and role_signal.cuh, because there a whole warp or
- * warpgroup acts at once: in the same order of waits, reads, writes and signals, with tags for values. Where those
- * roles change, these have to.
+ * are written again here, after role_pull*.cuh, role_product*.cuh, role_choose.cuh and role_signal.cuh, because there a
+ * whole warp or warpgroup acts at once: in the same order of waits, reads, writes and signals, with tags for values.
+ * Where those roles change, these have to.
  */
 #ifndef FERRY_MODEL_ROLES_H
 #define FERRY_MODEL_ROLES_H
@@ -11,7 +11,7 @@
 void pull_forward_role(int block, int warp);     /* a warp that pulls */
 void pull_forward_head(int block, int warp);     /* only the head's rows, as every warp does first */
 void product_forward_role(int block, int group); /* a warpgroup of consumers */
-void signal_forward_role(int block, int warp);   /* the warp that signals for both */
+void choose_forward_role(int block, int warp);   /* the warp that chooses tiles and signals for both */
 
 void pull_backward_role(int block, int warp);
 void pull_backward_head(int block, int warp);

@@ -25,6 +25,7 @@ inline int __any_sync(unsigned, int) { not_for_one_thread(); }
 inline void __syncwarp(unsigned = 0) { not_for_one_thread(); }
 inline void __syncthreads() { not_for_one_thread(); }
 inline int __syncthreads_count(int) { not_for_one_thread(); }
+inline void __nanosleep(unsigned) { not_for_one_thread(); }
 inline void atomicMin(unsigned *, unsigned) { not_for_one_thread(); }
 inline void atomicMax(unsigned long long *, unsigned long long) { not_for_one_thread(); }
 inline int atomicAdd(int *, int) { not_for_one_thread(); }

@@ -40,6 +40,9 @@ FY_DEVICE bool fy_await(const fy_gpu_call &, const uint32_t *flag, uint32_t targ
     return true;
 }
 
+FY_DEVICE bool fy_gives_up(const fy_gpu_call &, int, int, uint32_t, uint32_t, uint64_t, uint64_t) {
+    not_for_one_thread();
+}
 FY_DEVICE void fy_device_raise(const fy_gpu_call &, int, int, uint64_t, uint64_t) { not_for_one_thread(); }
 
 #endif
