@@ -31,6 +31,7 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
     fy_side_tile at = fy_tile_of(ticket.number, ticket.side, unit.tiles, fy_columns_of(c, kind), unit.group,
                                  shared ? nullptr : c.table.tile, unit.first_tile, ticket.unit->by_piece);
     int t = unit.first_tile + at.row;
+    w.site = 0;
     w.column = at.column;
     w.kind = kind;
     w.depth = (int)fy_divide_up(make ? c.hidden : fy_inner_of(c, shared), FY_TILE_K);
@@ -59,52 +60,58 @@ FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_tickets &tickets) {
     return end;
 }
 
-/* A counter that a tile waits for; NULL: nothing is left, and what made its rows is known to the copy engine. */
-typedef struct fy_lack {
+/* A counter that a tile waits for; NULL: none. */
+typedef struct fy_need {
     const uint32_t *flag;
     uint32_t target;
     int32_t site;
-} fy_lack;
+} fy_need;
 
-/* `blocks`: of all rows here. */
-FY_DEVICE fy_lack fy_tile_lacks(const fy_gpu_call &c, const fy_work &w, int blocks) {
+enum { FY_TILE_NEEDS = 2 * FY_TILE_BLOCKS }; /* at most: inputs and room of each block */
+
+/* What tile w waits for, number i. `blocks`: of all rows here. */
+FY_DEVICE fy_need fy_need_of(const fy_gpu_call &c, const fy_work &w, int blocks, int i) {
+    int counter = w.counter + i / 2, freed = counter + c.ring_blocks;
     uint32_t columns = fy_parts(fy_inner_of(c, fy_is_shared(w.kind)), FY_HALF_N);
-    uint32_t pieces = fy_parts(c.hidden, FY_TILE_N);
-    int used = fy_tile_blocks_used(w.rows);
-    for (int b = 0; b < used; b++) {
-        int counter = w.counter + b;
-        fy_lack lack = {&c.table.made[counter], columns, FY_AT_MADE};
-        if (w.kind == FY_MAKE) lack = {&c.table.pulled[counter], FY_BLOCK_ROWS, FY_AT_PULLED};
-        if (w.kind != FY_SHARED_MAKE && fy_load_acquire_gpu(lack.flag) < lack.target) return lack;
-        if (w.kind != FY_MAKE || counter + c.ring_blocks >= blocks) continue;
-        lack = {&c.table.sent[counter + c.ring_blocks], pieces, FY_AT_MADE_SPACE};
-        if (fy_load_acquire_gpu(lack.flag) < lack.target) return lack;
+    fy_need need = {nullptr, 0, 0};
+    if (i / 2 >= fy_tile_blocks_used(w.rows) || w.kind == FY_SHARED_MAKE) return need;
+    if (i % 2 == 1) {
+        if (w.kind == FY_MAKE && freed < blocks)
+            need = {&c.table.sent[freed], (uint32_t)fy_parts(c.hidden, FY_TILE_N), FY_AT_MADE_SPACE};
+    } else if (w.kind == FY_MAKE) {
+        need = {&c.table.pulled[counter], FY_BLOCK_ROWS, FY_AT_PULLED};
+    } else {
+        need = {&c.table.made[counter], columns, FY_AT_MADE};
     }
-    fy_fence_async_global();
-    return {nullptr, 0, 0};
+    return need;
 }
 
-/* Until the tile can run from begin to end without anyone else; `meanwhile` (): whether there was anything to do. False:
- * the call is over. `w.site`: what it had to wait for last. */
+/*
+ * Until tile `w` of the first lane can run from begin to end without anyone else; what made its rows is then known to
+ * the copy engine. `meanwhile` (): whether there was anything to do. False: the call is over. w.site becomes what it
+ * had to wait for last.
+ */
 template <class MEANWHILE>
 FY_DEVICE bool fy_await_tile(const fy_gpu_call &c, fy_work &w, int blocks, int lane, MEANWHILE meanwhile) {
     uint64_t start = fy_now();
+    w.kind = __shfl_sync(0xffffffffu, w.kind, 0);
+    w.rows = __shfl_sync(0xffffffffu, w.rows, 0);
+    w.counter = __shfl_sync(0xffffffffu, w.counter, 0);
+    fy_need need = {nullptr, 0, 0};
+    if (lane < FY_TILE_NEEDS) need = fy_need_of(c, w, blocks, lane);
     for (uint32_t turn = 1;; turn++) {
-        int verdict = 1;
-        if (lane == 0) {
-            fy_lack lack = fy_tile_lacks(c, w, blocks);
-            if (lack.flag) {
-                w.site = lack.site;
-                verdict = turn % 64 == 0 && fy_gives_up(c, lack.site, c.rank, lack.target, fy_load_relaxed(lack.flag),
-                                                        start, c.progress_timeout_ns)
-                              ? -1
-                              : 0;
-            }
-        }
-        verdict = __shfl_sync(0xffffffffu, verdict, 0);
-        if (verdict != 0) return verdict > 0;
+        uint32_t seen = need.flag ? fy_load_acquire_gpu(need.flag) : 0;
+        uint32_t missing = __ballot_sync(0xffffffffu, seen < need.target);
+        if (missing == 0) break;
+        int first = __ffs(missing) - 1;
+        w.site = __shfl_sync(0xffffffffu, need.site, first);
+        bool over = turn % 64 == 0 && lane == first &&
+                    fy_gives_up(c, need.site, c.rank, need.target, seen, start, c.progress_timeout_ns);
+        if (__any_sync(0xffffffffu, over)) return false;
         if (!meanwhile()) __nanosleep(FY_CHOOSE_REST_NS);
     }
+    fy_fence_async_global();
+    return true;
 }
 
 template <class MEANWHILE>
@@ -116,7 +123,7 @@ FY_DEVICE void fy_choose_role(const fy_gpu_call &c, uint8_t *shared, MEANWHILE m
     for (int number = 0;; number++) {
         while (number > 0 && !__any_sync(0xffffffffu, lane == 0 && fy_barrier_test(&block->begun, (number - 1) & 1)))
             if (!meanwhile()) __nanosleep(FY_CHOOSE_REST_NS);
-        fy_work w = {FY_END};
+        fy_work w = {FY_END, 0, 0, 0, 0, 0, 0, 0, 0, 0};
         if (lane == 0) w = fy_take_product(c, tickets);
         bool more = __any_sync(0xffffffffu, w.kind != FY_END) && fy_await_tile(c, w, blocks, lane, meanwhile);
         if (lane == 0) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The warp of the forward that chooses tiles, after role_choose.cuh, whose tickets and looks it calls, and meanwhile
- * answers what both warpgroups post, after role_signal.cuh: h is stored some time after it is posted, before its signal.
+ * answers what both warpgroups post, after role_signal.cuh: h is stored some time after it is posted, before its
+ * signal.
  */
 #include "cuda/role_choose.cuh"
 #include "kinds.h"
@@ -27,7 +28,7 @@ struct awaited {
     uint32_t left, parity; /* bits of the warpgroups that post more, and the parity of the next post of each */
     const uint64_t *barrier;
     uint32_t phase;
-    fy_lack lack;
+    fy_need need;
 };
 
 static bool is_posted(const awaited &a, int group) {
@@ -36,7 +37,7 @@ static bool is_posted(const awaited &a, int group) {
 
 static bool is_over(const awaited &a) {
     if (a.barrier) return barrier_is_over(a.barrier, a.phase);
-    return a.lack.flag && *a.lack.flag >= a.lack.target;
+    return a.need.flag && *a.need.flag >= a.need.target;
 }
 
 static bool has_something(const void *object, uint32_t) {
@@ -71,14 +72,14 @@ static void answer_posts(awaited &a) {
 
 /* Until the barrier's phase or the counter is there; without either, until there are no more posts. */
 static void answer_until_over(awaited &a, const char *what) {
-    bool forever = !a.barrier && !a.lack.flag;
+    bool forever = !a.barrier && !a.need.flag;
     while (forever ? a.left != 0 : !is_over(a)) {
         step();
         wait_until(has_something, &a, 0, what);
         answer_posts(a);
     }
     a.barrier = nullptr;
-    a.lack.flag = nullptr;
+    a.need.flag = nullptr;
 }
 
 void choose_forward_role(int number_of_block, int) {
@@ -93,10 +94,13 @@ void choose_forward_role(int number_of_block, int) {
             answer_until_over(a, "a tile that begins");
         }
         fy_work w = fy_take_product(c, tickets);
-        while (w.kind != FY_END && (a.lack = fy_tile_lacks(c, w, state->blocks)).flag) {
-            say("waits for %s: %u, wanted %u", name_of_site(a.lack.site), *a.lack.flag, a.lack.target);
-            answer_until_over(a, name_of_site(a.lack.site));
+        for (int i = 0; i < FY_TILE_NEEDS && w.kind != FY_END; i++) {
+            a.need = fy_need_of(c, w, state->blocks, i);
+            if (!a.need.flag || is_over(a)) continue;
+            say("waits for %s: %u, wanted %u", name_of_site(a.need.site), *a.need.flag, a.need.target);
+            answer_until_over(a, name_of_site(a.need.site));
         }
+        a.need.flag = nullptr;
         block->work[number % FY_WORKS] = w;
         fy_barrier_arrive(&block->chosen);
         if (w.kind == FY_END) break;
