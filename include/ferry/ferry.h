@@ -191,7 +191,7 @@ typedef struct ferry_event {
     int64_t lost;     /* CUDA: units of this worker that found no room in the call's buffer; in its last event */
 } ferry_event;
 
-/* Workers of a multiprocessor: 0 feeds operands, 1 signals what is stored (in a backward it chooses tickets), 2 and 3
+/* Workers of a multiprocessor: 0 feeds operands, 1 chooses tickets and, in a forward, signals what is stored, 2 and 3
  * pull rows, and all of these then sum; 4 and 5 multiply, push and then sum (of their four warps, the first one's
  * sums). */
 enum { FERRY_SM_WORKERS = 6 };

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     __syncthreads();
     cudaGridDependencySynchronize();
     if (c.table.state->skip) return;
-    /* One warpgroup that feeds, signals, pulls, collects and sums, two that multiply: 128 and 256 threads share 384
+    /* One warpgroup that feeds, chooses, pulls, collects and sums, two that multiply: 128 and 256 threads share 384
      * times 168 registers. */
     int group = threadIdx.x / 128, warp = threadIdx.x / 32;
     bool apart = (int)blockIdx.x < c.comm_sms; /* a block that only pulls and sums */

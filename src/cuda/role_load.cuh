@@ -32,7 +32,7 @@ FY_DEVICE fy_work fy_next_tile(fy_block *block, int number) {
         fy_barrier_wait(&block->chosen, number & 1);
     }
     fy_work w = block->work[number % FY_WORKS];
-    if (!there && w.site != 0) fy_trace_end(0, w.site);
+    if (!there) fy_trace_end(0, w.site != 0 ? w.site : (int)FY_MARK_CHOICE);
     return w;
 }
 

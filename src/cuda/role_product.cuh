@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The consumers: two warpgroups, each 64 rows x 256 columns of every tile that the loading thread describes.
+ * The consumers: two warpgroups, each 64 rows x 256 columns of every chosen tile.
  * Reads: stages in shared memory.  Writes: y (finish tiles, role_push.cuh); with a context g and u.
  * Waits on: full[stage], taken, both inside the block.
  * Publishes: empty[stage]; posted: a column tile of h is staged (make tiles, SwiGLU applied), or y is stored. The rest
- *            is the signalling warp's (role_signal.cuh).
+ *            is the choosing warp's (role_signal.cuh).
  * Registers: 192; 128 hold the accumulators.
  */
 #ifndef FERRY_CUDA_ROLE_PRODUCT_CUH

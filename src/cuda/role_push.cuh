@@ -4,7 +4,7 @@
  * columns at a time, and stores 16 bytes a lane, two rows of 256 bytes at a time, to the owners' slots.
  * Reads: accumulators, source[row].  Writes: y slots of the owners (own or peer memory); the shared expert's rows.
  * Waits on: nothing.
- * Publishes: nothing; sent[block] and arrived[token] follow: in the forward by the signalling warp (role_signal.cuh),
+ * Publishes: nothing; sent[block] and arrived[token] follow: in the forward by the choosing warp (role_signal.cuh),
  *            in the backward by the warpgroup's first one (role_dx.cuh).
  * Registers: within the consumers' 192 (backward: 216), beside 128 accumulators.
  */

@@ -2,8 +2,8 @@
 /*
  * The signals of the forward's consumers. Before others are told of h its copy has to end, and a fence waits for the
  * stores of the whole multiprocessor, 2,000 clocks; a warpgroup that waited for it would multiply nothing meanwhile.
- * So warpgroups post what they have staged or stored and go on, and until the products end one warp of the block does
- * nothing but answer: it stores h, frees the buffer and signals, with the same fence where both have posted.
+ * So warpgroups post what they have staged or stored and go on, and until the products end the choosing warp
+ * (role_choose.cuh) answers: it stores h, frees the buffer and signals, with the same fence where both have posted.
  * Reads: post[] and staged h in shared memory; source[row].  Writes: h, by the copy engine.
  * Waits on: posted, inside the block; its own copies.
  * Publishes: taken, when the post is read and the copy engine has read the buffer; made[block] when a column tile of h
