@@ -98,9 +98,9 @@ FY_DEVICE void fy_open_stages(uint64_t *full, uint64_t *empty) {
 }
 
 /* Those of chosen tiles, by one thread each. */
-FY_DEVICE void fy_open_choice(fy_block *block) {
-    fy_barrier_init(&block->chosen, 1);
-    fy_barrier_init(&block->begun, 1);
+FY_DEVICE void fy_open_choice(uint64_t *chosen, uint64_t *begun) {
+    fy_barrier_init(chosen, 1);
+    fy_barrier_init(begun, 1);
 }
 
 /* Those of posts: the four warps of a warpgroup post, one thread takes. */

@@ -72,8 +72,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1)
     if (threadIdx.x == 0) {
         fy_open_stages(block->full, block->empty);
         for (int i = 0; i < 2; i++) fy_barrier_init(&block->old[i], 1);
-        fy_barrier_init(&block->chosen, 1);
-        fy_barrier_init(&block->begun, 1);
+        fy_open_choice(&block->chosen, &block->begun);
         fy_barrier_init_fence();
     }
     fy_trace_open(c);

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(FY_THREADS, 1) fy_forward_kernel(const __grid_
     fy_block *block = fy_block_of(shared);
     if (threadIdx.x == 0) {
         fy_open_stages(block->full, block->empty);
-        fy_open_choice(block);
+        fy_open_choice(&block->chosen, &block->begun);
         fy_open_posts(block);
         block->pulled = 0;
         fy_barrier_init_fence();

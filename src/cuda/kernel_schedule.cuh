@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(FY_CHUNK) fy_count_kernel(const __grid_constan
 }
 
 template <int TRACE>
-__global__ void __launch_bounds__(FY_CHUNK) fy_rank_kernel(const __grid_constant__ fy_gpu_call c, int blocks) {
+__global__ void __launch_bounds__(FY_CHUNK, 3) fy_rank_kernel(const __grid_constant__ fy_gpu_call c, int blocks) {
     extern __shared__ __align__(16) uint8_t rank_memory[];
     fy_trace_launch_begin(c, FY_LAUNCH_RANK);
     fy_rank_role(c, blocks, rank_memory);

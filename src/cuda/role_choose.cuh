@@ -16,7 +16,6 @@
 #define FERRY_CUDA_ROLE_CHOOSE_CUH
 
 #include "cuda/block.cuh"
-#include "cuda/prim_copy.cuh"
 #include "cuda/tickets.cuh"
 #include "cuda/wait.cuh"
 
@@ -55,8 +54,7 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
 FY_DEVICE fy_work fy_take_product(const fy_gpu_call &c, fy_tickets &tickets) {
     fy_ticket ticket = fy_ticket_next(tickets);
     if (ticket.unit) return fy_describe(c, ticket);
-    fy_work end;
-    end.kind = FY_END;
+    fy_work end = {FY_END};
     return end;
 }
 
@@ -99,10 +97,14 @@ FY_DEVICE bool fy_await_tile(const fy_gpu_call &c, fy_work &w, int blocks, int l
     w.counter = __shfl_sync(0xffffffffu, w.counter, 0);
     fy_need need = {nullptr, 0, 0};
     if (lane < FY_TILE_NEEDS) need = fy_need_of(c, w, blocks, lane);
+    bool polls = false; /* without order, as in wait.cuh */
     for (uint32_t turn = 1;; turn++) {
-        uint32_t seen = need.flag ? fy_load_acquire_gpu(need.flag) : 0;
+        uint32_t seen = 0;
+        if (need.flag) seen = polls ? fy_load_relaxed(need.flag) : fy_load_acquire_gpu(need.flag);
         uint32_t missing = __ballot_sync(0xffffffffu, seen < need.target);
-        if (missing == 0) break;
+        if (missing == 0 && !polls) break;
+        polls = missing != 0;
+        if (!polls) continue;
         int first = __ffs(missing) - 1;
         w.site = __shfl_sync(0xffffffffu, need.site, first);
         bool over = turn % 64 == 0 && lane == first &&
@@ -110,6 +112,7 @@ FY_DEVICE bool fy_await_tile(const fy_gpu_call &c, fy_work &w, int blocks, int l
         if (__any_sync(0xffffffffu, over)) return false;
         if (!meanwhile()) __nanosleep(FY_CHOOSE_REST_NS);
     }
+    __syncwarp(); /* what each lane has acquired is then before what the first one publishes */
     fy_fence_async_global();
     return true;
 }
@@ -123,7 +126,7 @@ FY_DEVICE void fy_choose_role(const fy_gpu_call &c, uint8_t *shared, MEANWHILE m
     for (int number = 0;; number++) {
         while (number > 0 && !__any_sync(0xffffffffu, lane == 0 && fy_barrier_test(&block->begun, (number - 1) & 1)))
             if (!meanwhile()) __nanosleep(FY_CHOOSE_REST_NS);
-        fy_work w = {FY_END, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+        fy_work w = {FY_END};
         if (lane == 0) w = fy_take_product(c, tickets);
         bool more = __any_sync(0xffffffffu, w.kind != FY_END) && fy_await_tile(c, w, blocks, lane, meanwhile);
         if (lane == 0) {

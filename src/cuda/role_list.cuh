@@ -85,6 +85,7 @@ FY_DEVICE void fy_number_tickets(const fy_gpu_call &c, int units) {
             tiles = unit[i].tiles;
             columns = fy_columns_of(c, unit[i].kind);
             unit[i].needs = fy_needs_of(c, unit, i);
+            /* The shared expert is one piece, which either way cuts alike. */
             unit[i].by_piece = fy_side_by_piece((int64_t)c.table.state->tiles * columns, c.local_experts);
         }
 #pragma unroll

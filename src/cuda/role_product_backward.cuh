@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The consumers of the backward: two warpgroups, each 64 rows x 256 columns of every tile that the loading thread
- * describes.
+ * The consumers of the backward: two warpgroups, each 64 rows x 256 columns of every chosen tile.
  * Reads: stages in shared memory; weight_ring.
  * Writes: what role_grad.cuh, role_push.cuh, role_dx.cuh and role_wgrad.cuh say.
  * Waits on: full[stage], and what role_dx.cuh says, inside the block.

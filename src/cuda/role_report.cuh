@@ -29,7 +29,7 @@ FY_DEVICE void fy_count_rows(const fy_gpu_call &c, uint32_t call) {
     if (threadIdx.x == 0) own_rows = remote_rows = own_slots = 0;
     if (threadIdx.x < FY_GPU_MAX_RANKS) rank_blocks[threadIdx.x] = 0;
     __syncthreads();
-    const int32_t *counts = fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]);
+    const int32_t *counts = fy_counts_of(c, call, 0);
     for (int e = threadIdx.x; e < c.experts; e += blockDim.x) {
         atomicAdd(&own_slots, counts[(int64_t)c.rank * c.experts + e]);
         atomicAdd(&rank_blocks[c.table.expert_rank[e]], (int)fy_blocks_of_rows(fy_rows_of_expert(c, counts, e)));
@@ -66,7 +66,7 @@ FY_DEVICE void fy_busiest(unsigned long long *most, int rows, int index) {
 FY_DEVICE void fy_report_load(const fy_gpu_call &c, uint32_t call) {
     __shared__ unsigned long long rank_rows[FY_GPU_MAX_RANKS], total, most;
     __shared__ int bins[FY_LOAD_BINS], empty;
-    const int32_t *counts = fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]);
+    const int32_t *counts = fy_counts_of(c, call, 0);
     if (threadIdx.x < FY_GPU_MAX_RANKS) rank_rows[threadIdx.x] = 0;
     if (threadIdx.x < FY_LOAD_BINS) bins[threadIdx.x] = 0;
     if (threadIdx.x == 0) total = most = empty = 0;

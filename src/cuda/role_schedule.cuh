@@ -89,7 +89,7 @@ FY_DEVICE void fy_count_role(const fy_gpu_call &c, int32_t *histogram) {
     }
 }
 
-/* A rank's counts of experts in this rank's table; `call`: whose. */
+/* A rank's counts of experts in this rank's table [ranks][experts]; `call`: whose. */
 FY_DEVICE int32_t *fy_counts_of(const fy_gpu_call &c, uint32_t call, int rank) {
     return fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]) + (int64_t)rank * c.experts;
 }
@@ -116,9 +116,11 @@ FY_DEVICE int fy_rows_before(const fy_warp_rows &rows, int warp) {
 /* Shared memory of a block that ranks. */
 FY_RULE size_t fy_rank_bytes(int experts) { return experts * (sizeof(fy_warp_rows) + sizeof(int32_t)); }
 
-/* Rows of expert e in chunks first, first + step .. below `end`, many looks on their way at once. */
+/* Rows of expert e in chunks first, first + step .. below `end`, many looks on their way at once, those of the rest
+ * too.
+ */
 FY_DEVICE int fy_rows_of_chunks(const fy_gpu_call &c, int e, int64_t first, int64_t end, int step) {
-    const int looks = 32;
+    const int looks = 16;
     int sum = 0;
 #pragma unroll 1
     for (; first < end; first += looks * step) {
@@ -132,10 +134,7 @@ FY_DEVICE int fy_rows_of_chunks(const fy_gpu_call &c, int e, int64_t first, int6
     return sum;
 }
 
-/*
- * The first `blocks` blocks rank, one chunk each, blocks without a chunk too; those behind them stage. `shared`:
- * fy_rank_bytes.
- */
+/* The first `blocks` blocks rank, one chunk each; those behind them stage. `shared`: fy_rank_bytes. */
 FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int blocks, uint8_t *shared) {
     uint32_t call = c.table.state->calls + 1;
     int n = fy_call_tokens(c);
@@ -145,7 +144,7 @@ FY_DEVICE void fy_rank_role(const fy_gpu_call &c, int blocks, uint8_t *shared) {
         fy_await_launch();
         return fy_stage_tokens(c, chunk - blocks, gridDim.x - blocks);
     }
-    if (chunk >= chunks) return;
+    if (chunk >= chunks) return; /* the first block never does: so this launch ends behind the one before it */
     fy_warp_rows *rows = (fy_warp_rows *)shared;
     int32_t *before = (int32_t *)(rows + c.experts); /* this chunk's first position of each expert */
     int64_t slot = chunk * FY_CHUNK + threadIdx.x;

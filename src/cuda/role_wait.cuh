@@ -125,7 +125,7 @@ FY_DEVICE void fy_wait_role(const fy_gpu_call &c) {
     }
     __syncthreads();
     if (failed) return;
-    const int32_t *counts = fy_symmetric_at<int32_t>(c, c.rank, c.at.counts[call & 1]);
+    const int32_t *counts = fy_counts_of(c, call, 0);
     for (int l0 = 0; l0 < c.local_experts; l0 += blockDim.x) {
         int l = l0 + threadIdx.x, rows = 0;
         if (l < c.local_experts)

@@ -49,13 +49,12 @@ static void prepare_barriers(int number) {
             fy_barrier_init(&block->posted[g], 1); /* a warpgroup is one worker */
             fy_barrier_init(&block->taken[g], 1);
         }
-        fy_open_choice(block);
+        fy_open_choice(&block->chosen, &block->begun);
         return prepare_stages(block);
     }
     fy_backward_block *block = fy_backward_block_of(block_memory(number));
     prepare_stages(block);
-    fy_barrier_init(&block->chosen, 1);
-    fy_barrier_init(&block->begun, 1);
+    fy_open_choice(&block->chosen, &block->begun);
 }
 
 static int draw_resident() {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The workers of a block beside its loading and choosing threads (which are the real code) and its copy engine. They
- * are written again here, after role_pull*.cuh, role_product*.cuh, role_choose.cuh and role_signal.cuh, because there a
- * whole warp or warpgroup acts at once: in the same order of waits, reads, writes and signals, with tags for values.
- * Where those roles change, these have to.
+ * The workers of a block beside its loading thread and the choosing one of a backward (which are the real code) and its
+ * copy engine. They are written again here, after role_pull*.cuh, role_product*.cuh, role_choose.cuh and
+ * role_signal.cuh, because there a whole warp or warpgroup acts at once: in the same order of waits, reads, writes and
+ * signals, with tags for values. Where those roles change, these have to.
  */
 #ifndef FERRY_MODEL_ROLES_H
 #define FERRY_MODEL_ROLES_H
