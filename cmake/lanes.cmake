@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# tests/lanes: the schedule, the signals and the sums of the CUDA backend, lane by lane, on the host
-# (tests/lanes/main.cc). Built as the model of the tickets is, with its coroutines and what of its standin/ is the same;
-# model.cmake has looked for a C++ compiler.
+# tests/lanes: the schedule, the choice of tiles, the signals and the sums of the CUDA backend, lane by lane, on the
+# host (tests/lanes/main.cc). Built as the model of the tickets is, with its coroutines and what of its standin/ is the
+# same; model.cmake has looked for a C++ compiler.
 ferry_model_test(lane_model 400 60) # 12 seconds
 if(NOT CMAKE_CXX_COMPILER)
   return()

@@ -21,6 +21,8 @@ void check_tickets(made_up_rank &q); /* units and their tickets */
 void check_reports(made_up_rank &q); /* the host's page, rows of experts, load */
 void run_sums(made_up_rank &q);      /* rows arrive while tokens are collected and summed; out must be right */
 
+/* What tiles wait for comes about while blocks choose them; tickets and counters are then as before. */
+void run_choice(made_up_rank &q);
 void run_signals(made_up_rank &q); /* two warpgroups post, one warp signals; `arrived` is then as before */
 
 /* Some rank has too many tokens: then the call does nothing. */

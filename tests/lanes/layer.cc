@@ -57,6 +57,7 @@ void layer_draw() {
     for (int r = 0; r < layer.ranks; r++) {
         layer.rank[r].call = call;
         layer.rank[r].call.rank = r;
+        layer.rank[r].choice = chance(50);
         layer.rank[r].signals = chance(25);
         layer.rank[r].sums = r == summing && chance(70);
     }

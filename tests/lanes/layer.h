@@ -35,6 +35,7 @@ struct made_up_rank {
     std::vector<uint16_t> x, out;
     ferry_load load;
 
+    bool choice;  /* its tiles are chosen */
     bool signals; /* its posts are tried */
     bool sums;    /* its sums are tried: only then there is room for result rows */
 

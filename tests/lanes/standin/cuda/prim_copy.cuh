@@ -42,4 +42,8 @@ FY_DEVICE void fy_store_wait_written() {
     while (is_under_way(false)) rest();
 }
 
+/* Nobody here calls them. */
+void fy_load_box2(void *to, const CUtensorMap *map, uint64_t *full, int column, int row);
+void fy_load_box3(void *to, const CUtensorMap *map, uint64_t *full, int column, int row, int matrix);
+
 #endif
