@@ -175,7 +175,7 @@ static void run_thread(const made_up_rank &q) {
 static void begin_choosing(int number) {
     fy_block *block = fy_block_of(memory_of_block[number]);
     memset(block, UNTOUCHED, sizeof *block);
-    fy_open_choice(block);
+    fy_open_choice(&block->chosen, &block->begun);
     answered[number] = 0;
     begin_block(number);
 }
