@@ -3,12 +3,13 @@
 # tools/gpu_all.sh BUILD [FOLDER]: checks and times everything that needs a GPU, in less than 10 minutes. Build first:
 #     cmake --build BUILD --target ferry tensor_tool forward_lab backward_lab api_check backward_check ferry_shared \
 #         bench_gpu sym_check test_lm_gpu
-# Where there are two GPUs, what needs one runs on each side by side. GPU_PARTS chooses parts (default: all, in this
-# order):
+# Where there are two GPUs, what needs one runs on each side by side. GPU_PARTS chooses parts (default: all but `two`, in
+# this order):
 #     api       the public interface: ranks as threads and processes, faults, contexts, graphs
 #     check     side by side: `ferry check --backend cuda`; tests of ferry_moe (where PyTorch is there); the command's
 #               GPU tests and the language model's operations; values against FP64 and equal bits of the kernels,
 #               compute-sanitizer on small cases; the benchmark shapes against FP64, and bits of two ranks against one
+#     two       what of `check` needs two GPUs, alone
 #     torch     forward, and forward + backward, beside NCCL + PyTorch in one loop (where PyTorch is there)
 #     bars      ratios that the layer has to keep (likewise), and each weight gradient alone beside the plain product
 #     e2e       end-to-end training beside NCCL + PyTorch, on two GPUs (likewise)
@@ -54,7 +55,7 @@ python_tests() {
 values() {
     has_torch values || return
     lines='R[0-9]:|FP64' port=29611
-    for r in $(seq $most_ranks); do
+    for r in "$@"; do
         python "values-ep$r" 120 "$r" values.py
     done
 }
@@ -84,19 +85,36 @@ on_second() {
     lab_of backward
 }
 
+of_two_ranks() {
+    [ "$gpus" -gt 1 ] || return
+    python_tests two "tests/python/test_ranks.py tests/python/test_patch_ranks.py"
+    step forward-lab-two 60 "$build/forward_lab" check2
+}
+
 on_both() {
     command_tests both
-    [ "$gpus" -lt 2 ] || python_tests two "tests/python/test_ranks.py tests/python/test_patch_ranks.py"
+    of_two_ranks
     step language-model 60 "$build/test_lm_gpu"
     lab_of forward
-    [ "$gpus" -lt 2 ] || step forward-lab-two 60 "$build/forward_lab" check2
 }
 
 check() {
     lane 0 on_first
     lane 1 on_second
     lane 0,1 on_both
-    lane 0,1 values
+    # shellcheck disable=SC2046
+    lane 0,1 values $(seq $most_ranks)
+    wait
+}
+
+two() {
+    [ "$gpus" -gt 1 ] || {
+        echo "skipped two: one GPU"
+        return
+    }
+    lane 0,1 command_tests both
+    lane 0,1 of_two_ranks
+    lane 0,1 values 2
     wait
 }
 
@@ -169,9 +187,9 @@ micro() {
 
 for part in ${GPU_PARTS-api check torch bars e2e bench micro}; do
     case $part in
-    api | check | torch | bars | e2e | bench | micro) $part ;;
+    api | check | two | torch | bars | e2e | bench | micro) $part ;;
     *)
-        echo "GPU_PARTS: '$part' is not api, check, torch, bars, e2e, bench or micro" >&2
+        echo "GPU_PARTS: '$part' is not api, check, two, torch, bars, e2e, bench or micro" >&2
         exit 2
         ;;
     esac
