@@ -3,8 +3,8 @@
 # tools/gpu_all.sh BUILD [FOLDER]: checks and times everything that needs a GPU, in less than 10 minutes. Build first:
 #     cmake --build BUILD --target ferry tensor_tool forward_lab backward_lab api_check backward_check ferry_shared \
 #         bench_gpu sym_check test_lm_gpu
-# Where there are two GPUs, what needs one runs on each side by side. GPU_PARTS chooses parts (default: all but `two`, in
-# this order):
+# Where there are two GPUs, what needs one runs on each side by side. GPU_PARTS chooses parts (default: all but `two`,
+# in this order):
 #     api       the public interface: ranks as threads and processes, faults, contexts, graphs
 #     check     side by side: `ferry check --backend cuda`; tests of ferry_moe (where PyTorch is there); the command's
 #               GPU tests and the language model's operations; values against FP64 and equal bits of the kernels,
