@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A warp of each block chooses tiles (role_choose.cuh), one more thread begins them, sooner or later, as the loading
- * thread. What tiles wait for is made by nobody here: counters rise by and by, more or less in the order of the walk.
+ * thread. What tiles wait for is made by nobody here: counters rise by and by, more or less in the order of the walk,
+ * or rise no more because the call is aborted; then all end.
  */
 #include "checks.h"
 
@@ -180,8 +181,10 @@ static void begin_choosing(int number) {
     begin_block(number);
 }
 
-static void run_blocks(const made_up_rank &q) {
+/* `ends_with`: so many rises are left when the call is aborted, and do not come; -1: it is not. */
+static void run_blocks(made_up_rank &q, int ends_with) {
     int grid = between(1, MOST_GRID), resident = between(1, grid), begun = 0;
+    uint32_t *abort = (uint32_t *)q.at(q.call.at.abort);
     int burst = chance(20) ? 1000 : between(1, 20);
     begin_launch(grid, LOADING_THREAD + 1, [&] { run_thread(q); });
     run_lanes([&](uint64_t *progress) {
@@ -189,10 +192,15 @@ static void run_blocks(const made_up_rank &q) {
             *rises.back().counter += rises.back().by;
             rises.pop_back();
         }
+        if ((int)rises.size() <= ends_with) {
+            *abort = 1;
+            rises.clear();
+        }
         while (begun < grid && blocks_not_ended() < resident) begin_choosing(begun++);
         *progress = rises.size() + ((uint64_t)chosen_in_all << 32);
         return !rises.empty() || begun < grid;
     });
+    *abort = 0;
 }
 
 static void check_all_chosen(const made_up_rank &q) {
@@ -208,8 +216,9 @@ void run_choice(made_up_rank &q) {
     for (int kind = 0; kind < FY_END; kind++) chosen[kind].assign(row_tiles(q, kind) * fy_columns_of(q.call, kind), 0);
     chosen_in_all = 0;
     draw_rises(q);
-    run_blocks(q);
-    if (failure.empty()) check_all_chosen(q);
+    int ends_with = chance(15) ? below((int)rises.size() + 1) : -1;
+    run_blocks(q, ends_with);
+    if (failure.empty() && ends_with < 0) check_all_chosen(q);
     std::copy(pulled.begin(), pulled.end(), q.pulled.begin());
     std::copy(made.begin(), made.end(), q.made.begin());
     std::copy(sent.begin(), sent.end(), q.sent.begin());
