@@ -40,13 +40,7 @@ FY_DEVICE fy_work fy_describe(const fy_gpu_call &c, const fy_ticket &ticket) {
         w.counter = c.max_blocks + t * FY_TILE_BLOCKS;
         w.matrix = w.behind = 0;
     } else {
-        int4 a = *(const int4 *)&c.table.tile[t];
-        w.matrix = a.x;
-        w.row = a.y;
-        w.rows = a.z;
-        w.counter = w.row / FY_BLOCK_ROWS;
-        w.load_row = (w.counter % c.ring_blocks) * FY_BLOCK_ROWS;
-        w.behind = t - max(a.w, unit.first_tile);
+        w.behind = t - max(fy_describe_rows(c, w, &c.table.tile[t]), unit.first_tile);
     }
     return w;
 }

@@ -76,12 +76,7 @@ FY_DEVICE fy_task fy_describe_task(const fy_gpu_call &c, const fy_gpu_backward &
         t.counter = c.max_blocks + index * FY_TILE_BLOCKS;
         t.matrix = 0;
     } else {
-        int4 a = *(const int4 *)&b.table.tile[index];
-        t.matrix = a.x;
-        t.row = a.y;
-        t.rows = a.z;
-        t.counter = t.row / FY_BLOCK_ROWS;
-        t.load_row = t.counter % c.ring_blocks * FY_BLOCK_ROWS;
+        fy_describe_rows(c, t, &b.table.tile[index]);
     }
     t.segment = shared ? 0 : b.table.block_segment[t.counter];
     return t;

@@ -3,12 +3,15 @@
  * The pull of token rows: warps take tickets of FY_PULL_ROWS rows in walk order and copy tokens from their owners'
  * staged memory into the x ring. A token that several rows of one macrobatch want is read once, by the ticket of its
  * first row there, and stored to all of them (fan-out). The rows at the head of the walk are an exception: they are
- * brought each for itself, the first ones by all warps that neither feed products nor choose tiles, so that the
- * products begin as soon as they can. Padding rows become zeros. Reads: tile table, source[row], slot_row, staged x of
- * all ranks (or the caller's x). Writes: x ring; with a context the rows that it saves there. Waits on: made[block of
- * the macrobatch before] (its products have read the ring rows that are overwritten); never for the head. Publishes:
- * pulled[block], rows, padding included; all rows of a ticket behind one fence, since each waits for stores. To the
- * host, how many rows were pulled. Registers: the producer warpgroup's 120: twice eight 16-byte loads in flight.
+ * brought each for itself, the first ones by all warps but those that feed products or choose tiles, so that products
+ * begin as soon as they can. Padding rows become zeros.
+ * Reads: tile table, source[row], slot_row, staged x of all ranks (or the caller's x).
+ * Writes: x ring; with a context the rows that it saves there.
+ * Waits on: made[block of the macrobatch before] (its products have read the ring rows that are overwritten); never for
+ *           the head.
+ * Publishes: pulled[block], rows, padding included; all rows of a ticket behind one fence, since each waits for stores.
+ *            To the host, how many rows were pulled.
+ * Registers: the producer warpgroup's 120: twice eight 16-byte loads in flight.
  */
 #ifndef FERRY_CUDA_ROLE_PULL_CUH
 #define FERRY_CUDA_ROLE_PULL_CUH

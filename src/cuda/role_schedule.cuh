@@ -116,9 +116,7 @@ FY_DEVICE int fy_rows_before(const fy_warp_rows &rows, int warp) {
 /* Shared memory of a block that ranks. */
 FY_RULE size_t fy_rank_bytes(int experts) { return experts * (sizeof(fy_warp_rows) + sizeof(int32_t)); }
 
-/* Rows of expert e in chunks first, first + step .. below `end`, many looks on their way at once, those of the rest
- * too.
- */
+/* Rows of expert e in chunks first, first + step .. below `end`, many looks on their way at once, the last ones too. */
 FY_DEVICE int fy_rows_of_chunks(const fy_gpu_call &c, int e, int64_t first, int64_t end, int step) {
     const int looks = 16;
     int sum = 0;

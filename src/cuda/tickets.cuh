@@ -90,4 +90,17 @@ FY_DEVICE fy_side_tile fy_tile_of(int ticket, int side, int rows, int columns, i
                     : fy_side_whole(ticket, side, columns, low, high, most);
 }
 
+/* Into a tile's description `d`: rows, counters and weights of a routed row tile. The number of its piece's first tile.
+ */
+template <class T>
+FY_DEVICE int fy_describe_rows(const fy_gpu_call &c, T &d, const fy_gpu_tile *tile) {
+    int4 a = *(const int4 *)tile;
+    d.matrix = a.x;
+    d.row = a.y;
+    d.rows = a.z;
+    d.counter = d.row / FY_BLOCK_ROWS;
+    d.load_row = d.counter % c.ring_blocks * FY_BLOCK_ROWS;
+    return a.w;
+}
+
 #endif

@@ -101,16 +101,13 @@ static fy_work expected_work(const made_up_rank &q, int kind, int t, int column)
 }
 
 static std::string words_of(const fy_work &w) {
+    const struct {
+        const char *name;
+        int value;
+    } numbers[] = {{"row", w.row},         {"rows", w.rows},     {"column", w.column}, {"load row", w.load_row},
+                   {"counter", w.counter}, {"matrix", w.matrix}, {"depth", w.depth},   {"behind", w.behind}};
     std::string text = "kind " + std::to_string(w.kind);
-    auto add = [&](const char *name, int value) { text += std::string(", ") + name + " " + std::to_string(value); };
-    add("row", w.row);
-    add("rows", w.rows);
-    add("column", w.column);
-    add("load row", w.load_row);
-    add("counter", w.counter);
-    add("matrix", w.matrix);
-    add("depth", w.depth);
-    add("behind", w.behind);
+    for (const auto &n : numbers) text += number_in_words(n.name, n.value);
     return text;
 }
 

@@ -93,10 +93,14 @@ void layer_draw_call() {
     }
 }
 
+std::string number_in_words(const char *name, int value) {
+    return std::string(", ") + name + " " + std::to_string(value);
+}
+
 std::string layer_describe() {
     std::string text = "tokens";
     for (const made_up_rank &q : layer.rank) text += " " + std::to_string(q.tokens);
-    auto add = [&](const char *name, int value) { text += std::string(", ") + name + " " + std::to_string(value); };
+    auto add = [&](const char *name, int value) { text += number_in_words(name, value); };
     const fy_gpu_call &c = layer.rank[0].call;
     add("of at most", layer.max_tokens);
     add("experts", layer.experts);

@@ -69,5 +69,6 @@ void layer_draw();      /* the shape */
 void layer_lay();       /* memory of every rank */
 void layer_draw_call(); /* tokens, ids and weights of the next call */
 std::string layer_describe();
+std::string number_in_words(const char *name, int value); /* ", name value" */
 
 #endif

@@ -10,13 +10,14 @@
  *
  * Real code, included from src/cuda: the launches' roles (role_schedule.cuh, role_wait.cuh, role_place.cuh), tickets
  * and the warp that chooses tiles (tickets.cuh, role_choose.cuh), posts and who answers them (role_product.cuh,
- * role_signal.cuh), collecting and summing (role_collect.cuh, role_sum.cuh), waits (wait.cuh); the rules. Written
- * again: the launches' few lines around the roles (schedule.cc, sums.cc), what begins the chosen tiles (choice.cc),
- * what consumers do around their posts and the copy engine (signals.cc), functions of a warp or block (together.h), and
- * what touches the hardware (standin/ here and in tests/model, whose files stand for those of the same name). Not
- * modelled: pulls, products and what they stage, pushes, the backward, aborts and deadlines, a launch that begins
- * before the one before it has ended, blocks of the schedule that run at the same time, and memory that is not in
- * order: a fence that is missing is not seen, of ordinary stores or of the copy engine's.
+ * role_signal.cuh), collecting and summing (role_collect.cuh, role_sum.cuh), waits (wait.cuh); the rules.
+ * Written again: the launches' few lines around the roles (schedule.cc, sums.cc), what begins the chosen tiles
+ * (choice.cc), what consumers do around their posts and the copy engine (signals.cc), functions of a warp or block
+ * (together.h), and what touches the hardware (standin/ here and in tests/model, whose files stand for those of the
+ * same name).
+ * Not modelled: pulls, products and what they stage, pushes, the backward, aborts but of the choice, deadlines, a
+ * launch that begins before the one before it has ended, blocks of the schedule that run at the same time, and memory
+ * that is not in order: a fence that is missing is not seen, of ordinary stores or of the copy engine's.
  *
  * Read scheduler.h first, then layer.h and checks.h.
  */

@@ -8,15 +8,16 @@
  * random order of all their steps. It fails when nobody can go on (a deadlock), a tile is made twice or not at all, or
  * something in the ring is overwritten before its last reader or read before it is there.
  *
- * Real code, included from src/cuda: tickets.cuh; the loading threads and the backward's choosing one
- * (role_load.cuh, role_load_backward.cuh, role_choose_backward.cuh), and what a forward's tiles are and wait for
- * (role_choose.cuh); the lists of tickets, what units need, places and tiles
- * (role_schedule*.cuh); the waits and looks of pulls (role_pull*.cuh); the rules. Written again: what a warp or a block
- * does together (pull_*.cc, choose_forward.cc, product_*.cc, parts of layer_*.cc), the copy engine (engine.cc), and
- * what touches the hardware (standin/, whose files stand for those of the same name). Not modelled: sums of tokens and
- * the launches of a forward's schedule, which lane_model has (tests/lanes); several ranks and pushes to them, aborts
- * and deadlines, the caller's words of ready gradients, values, and memory that is not in order: a fence that is
- * missing is not seen.
+ * Real code, included from src/cuda: tickets.cuh; the loading threads and the backward's choosing one (role_load.cuh,
+ * role_load_backward.cuh, role_choose_backward.cuh), and what a forward's tiles are and wait for (role_choose.cuh); the
+ * lists of tickets, what units need, places and tiles (role_schedule*.cuh, role_list.cuh, tiles.cuh); the waits and
+ * looks of pulls (role_pull*.cuh); the rules.
+ * Written again: what a warp or a block does together (pull_*.cc, choose_forward.cc, product_*.cc, parts of
+ * layer_*.cc), the copy engine (engine.cc), and what touches the hardware (standin/, whose files stand for those of the
+ * same name).
+ * Not modelled: sums of tokens and the launches of a forward's schedule, which lane_model has (tests/lanes); several
+ * ranks and pushes to them, aborts and deadlines, the caller's words of ready gradients, values, and memory that is not
+ * in order: a fence that is missing is not seen.
  *
  * Read scheduler.h first, then memory.h, layer.h, roles.h and progress.h.
  */

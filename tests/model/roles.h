@@ -9,7 +9,7 @@
 #define FERRY_MODEL_ROLES_H
 
 void pull_forward_role(int block, int warp);     /* a warp that pulls */
-void pull_forward_head(int block, int warp);     /* only the head's rows, as every warp does first */
+void pull_forward_head(int block, int warp);     /* only the head's rows, as multiplying warps do first */
 void product_forward_role(int block, int group); /* a warpgroup of consumers */
 void choose_forward_role(int block, int warp);   /* the warp that chooses tiles and signals for both */
 
